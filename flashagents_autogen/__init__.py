@@ -1,0 +1,1 @@
+"""An AutoGen model client on an embedded SGLang engine."""
