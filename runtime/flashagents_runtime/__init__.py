@@ -1,1 +1,69 @@
-"""Framework-neutral runtime: engines, prefill sessions, hand-off, and the SGLang plug-in."""
+"""Framework-neutral runtime: engines, prefill sessions, hand-off, and the SGLang plug-in.
+
+Knows nothing of AutoGen. Importing it imports no SGLang, torch or transformers.
+"""
+
+from ._version import __version__
+from .engine import Engine
+from .errors import (
+    ContextLengthError,
+    DiskFullError,
+    EngineClosedError,
+    EngineDiedError,
+    EngineError,
+    EngineStartError,
+    FlashAgentsError,
+    ModelDownloadError,
+    ModelError,
+    ModelIntegrityError,
+    ModelNotFoundError,
+    RequestRejectedError,
+    SeamError,
+    TemplateError,
+    UnsupportedFeatureError,
+)
+from .scripted import Reply, ScriptedEngine
+from .types import (
+    Delta,
+    EngineInfo,
+    EngineState,
+    GenerateRequest,
+    GenerateResult,
+    Progress,
+    SamplingParams,
+    TokenLogprob,
+    Usage,
+    new_rid,
+)
+
+__all__ = [
+    "ContextLengthError",
+    "Delta",
+    "DiskFullError",
+    "Engine",
+    "EngineClosedError",
+    "EngineDiedError",
+    "EngineError",
+    "EngineInfo",
+    "EngineStartError",
+    "EngineState",
+    "FlashAgentsError",
+    "GenerateRequest",
+    "GenerateResult",
+    "ModelDownloadError",
+    "ModelError",
+    "ModelIntegrityError",
+    "ModelNotFoundError",
+    "Progress",
+    "Reply",
+    "RequestRejectedError",
+    "SamplingParams",
+    "ScriptedEngine",
+    "SeamError",
+    "TemplateError",
+    "TokenLogprob",
+    "UnsupportedFeatureError",
+    "Usage",
+    "__version__",
+    "new_rid",
+]

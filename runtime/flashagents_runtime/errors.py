@@ -1,0 +1,129 @@
+"""Every error that FlashAgents raises on purpose.
+
+::
+
+    FlashAgentsError
+    ├── EngineError
+    │   ├── EngineStartError      the engine's host process did not come up
+    │   ├── EngineDiedError       it came up and then died; waiting calls raise this
+    │   ├── EngineClosedError     the engine was closed by its owner (also a RuntimeError)
+    │   └── RequestRejectedError  the engine refused one request (also a ValueError)
+    │       └── ContextLengthError    prompt + answer do not fit the model's context
+    ├── ModelError
+    │   ├── ModelNotFoundError    no such folder, or the hub has no such model
+    │   ├── ModelDownloadError    the package index or the hub could not be reached
+    │   ├── ModelIntegrityError   a file is truncated, tampered with, or not a model
+    │   └── DiskFullError         not enough room for the download or the conversion
+    ├── TemplateError             a chat template cannot render the conversation (also a ValueError)
+    ├── UnsupportedFeatureError   asked for what this model or version cannot do (also a ValueError)
+    └── SeamError                 an SGLang symbol that we hook does not fit the installed release
+
+All of them carry a message for the person at the keyboard: what happened, and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class FlashAgentsError(Exception):
+    """Base class of every error raised on purpose by FlashAgents."""
+
+
+class EngineError(FlashAgentsError):
+    """Something is wrong with an engine as a whole."""
+
+
+def _with_log(message: str, log_tail: Sequence[str]) -> str:
+    if not log_tail:
+        return message
+    return message + "\nLast lines of the engine's log:\n" + "\n".join(f"  | {line}" for line in log_tail)
+
+
+class EngineStartError(EngineError):
+    """The engine's host process ended, or refused its arguments, before it was ready.
+
+    Attributes:
+        log_tail: the last log lines of the host, oldest first (may be empty).
+    """
+
+    def __init__(self, message: str, log_tail: Sequence[str] = ()) -> None:
+        self.log_tail = tuple(log_tail)
+        super().__init__(_with_log(message, self.log_tail))
+
+
+class EngineDiedError(EngineError):
+    """The engine's host process died while the engine was in use.
+
+    Every call that was waiting raises this; the application lives on and may start a new engine.
+
+    Attributes:
+        log_tail: the last log lines of the host, oldest first (may be empty).
+    """
+
+    def __init__(self, message: str, log_tail: Sequence[str] = ()) -> None:
+        self.log_tail = tuple(log_tail)
+        super().__init__(_with_log(message, self.log_tail))
+
+
+class EngineClosedError(EngineError, RuntimeError):
+    """The engine was closed, so it takes no more calls; build a new one."""
+
+
+class RequestRejectedError(EngineError, ValueError):
+    """The engine refused one request; the engine itself is well and goes on."""
+
+
+class ContextLengthError(RequestRejectedError):
+    """Prompt and answer together are longer than the model's context or the KV cache."""
+
+
+class ModelError(FlashAgentsError):
+    """Something is wrong with a model on disk or on its way there."""
+
+
+class ModelNotFoundError(ModelError):
+    """There is no model of that name or at that path."""
+
+
+class ModelDownloadError(ModelError):
+    """A download failed: no network, no such package, or the index refused."""
+
+
+class ModelIntegrityError(ModelError):
+    """A model file is truncated, has another hash than it should, or is no model at all."""
+
+
+class DiskFullError(ModelError):
+    """The disk has not enough room for a model."""
+
+
+class TemplateError(FlashAgentsError, ValueError):
+    """The model's chat template cannot render this conversation."""
+
+
+class UnsupportedFeatureError(FlashAgentsError, ValueError):
+    """The model, the engine or this version cannot do what was asked."""
+
+
+class SeamError(FlashAgentsError):
+    """An upstream symbol that we hook is missing or has another shape in the installed SGLang."""
+
+
+__all__ = [
+    "ContextLengthError",
+    "DiskFullError",
+    "EngineClosedError",
+    "EngineDiedError",
+    "EngineError",
+    "EngineStartError",
+    "FlashAgentsError",
+    "ModelDownloadError",
+    "ModelError",
+    "ModelIntegrityError",
+    "ModelNotFoundError",
+    "RequestRejectedError",
+    "SeamError",
+    "TemplateError",
+    "UnsupportedFeatureError",
+]

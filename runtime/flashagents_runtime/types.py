@@ -1,0 +1,213 @@
+"""What goes into an engine and what comes out. Names are SGLang's.
+
+These are `msgspec.Struct`s: they are the wire format between application and host process too.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+def new_rid() -> str:
+    """A request id: 32 hex digits.
+
+    One fixed length for all, because SGLang's `abort_request` matches by prefix
+    (`Scheduler.abort_request`, `req.rid.startswith`): aborting `s1` would abort `s10` as well.
+    """
+    return uuid.uuid4().hex
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How to sample: the part of `sglang.srt.sampling.SamplingParams` that we use.
+
+    Defaults are SGLang's, but `max_new_tokens`, which is None: up to the end of the context.
+    `max_new_tokens=0` is a prefill-only request: it puts the prompt into the KV cache and
+    generates nothing (`Req.is_prefill_only`).
+    """
+
+    max_new_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    min_new_tokens: int = 0
+    stop: list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    sampling_seed: int | None = None
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    no_stop_trim: bool = False
+    json_schema: str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    structural_tag: str | None = None
+    logit_bias: dict[str, float] | None = None
+
+    def to_sglang(self) -> dict[str, Any]:
+        """The keyword arguments of SGLang's class: fields that differ from their default."""
+        out: dict[str, Any] = msgspec.to_builtins(self)
+        return out
+
+
+class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One prompt for an engine.
+
+    Attributes:
+        input_ids: the prompt's tokens, canonical for the engine's model; never empty.
+        sampling: how to sample.
+        rid: request id, 32 hex digits (`new_rid`).
+        lora: name of a loaded LoRA adapter (`GenerateReqInput.lora_path`); None is the base model.
+        priority: SGLang's request priority; only engines started with priority scheduling take it.
+        session_id: ties requests of one prefill session together (`GenerateReqInput.session_id`).
+        extra_key: a further part of the radix cache's key: requests with different keys share nothing.
+        cache_salt: namespace that keeps the prefixes of one tenant from another.
+        routed_dp_rank: data-parallel rank that must serve the request.
+        logprobs: return the log-probability of every generated token.
+        top_logprobs: with `logprobs`, how many alternatives to return at each position.
+        image_data: URLs, paths or base64 of images, for vision models.
+    """
+
+    input_ids: list[int]
+    sampling: SamplingParams = SamplingParams()
+    rid: str = msgspec.field(default_factory=new_rid)
+    lora: str | None = None
+    priority: int | None = None
+    session_id: str | None = None
+    extra_key: str | None = None
+    cache_salt: str | None = None
+    routed_dp_rank: int | None = None
+    logprobs: bool = False
+    top_logprobs: int = 0
+    image_data: list[str] | None = None
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probability (natural logarithm) of one generated token.
+
+    `top` holds the most likely alternatives, best first, as (token text, log-probability).
+    """
+
+    token: str
+    token_id: int
+    logprob: float
+    top: list[tuple[str, float]] = []
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Token counts of one request.
+
+    Attributes:
+        prompt_tokens: tokens of the prompt.
+        cached_tokens: of these, read from the KV cache instead of computed (the engine's figure).
+        completion_tokens: generated tokens.
+        prewarmed_tokens: of the cached ones, put there by a prefill session of this request's agent.
+        shared_in_turn_tokens: of the cached ones, computed by another request of the same pass.
+    """
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    prewarmed_tokens: int = 0
+    shared_in_turn_tokens: int = 0
+
+
+class GenerateResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a request ended.
+
+    `matched_stop` is the stop string, or the id of the stop token, that ended it.
+    """
+
+    finish_reason: FinishReason
+    usage: Usage
+    matched_stop: str | int | None = None
+
+
+class Delta(msgspec.Struct, frozen=True, array_like=True):
+    """A piece of an answer.
+
+    Attributes:
+        text: new text; may be empty (half a character is held back until it is whole).
+        token_ids: the new tokens.
+        result: set in the last delta of a request and in no other.
+        logprobs: one entry a token, where the request asked for them.
+    """
+
+    text: str
+    token_ids: list[int]
+    result: GenerateResult | None = None
+    logprobs: list[TokenLogprob] | None = None
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine is, known once it has started.
+
+    Attributes:
+        kind: "embedded", "remote" or "scripted".
+        model: the model folder or hub id that it serves.
+        context_length: longest prompt + answer, tokens.
+        max_total_tokens: size of the KV cache, tokens.
+        device: "cuda" or "cpu" (scripted engines say "none").
+        versions: of sglang, torch and ours.
+        features: what the engine can do beyond plain generation, for example
+            "intra_turn_cache", "lora"; names are listed in docs/architecture.md.
+    """
+
+    kind: str
+    model: str
+    context_length: int
+    max_total_tokens: int
+    device: str
+    versions: dict[str, str]
+    features: list[str]
+
+
+class EngineState(msgspec.Struct, frozen=True, kw_only=True):
+    """A look at a running engine; all figures in tokens or requests.
+
+    `kv_used` is KV that running requests hold (not evictable), `kv_cached` is what the radix cache
+    keeps beyond them, `kv_free` the rest: the three add up to `kv_total`.
+    """
+
+    kv_total: int
+    kv_used: int
+    kv_cached: int
+    kv_free: int
+    running: int
+    waiting: int
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """One step of something slow.
+
+    `stage` is a short text for people; `fraction` goes from 0 to 1, None where it is not known.
+    """
+
+    stage: str
+    fraction: float | None = None
+
+
+ProgressCallback = Callable[[Progress], None]
+
+__all__ = [
+    "Delta",
+    "EngineInfo",
+    "EngineState",
+    "FinishReason",
+    "GenerateRequest",
+    "GenerateResult",
+    "Progress",
+    "ProgressCallback",
+    "SamplingParams",
+    "TokenLogprob",
+    "Usage",
+    "new_rid",
+]
