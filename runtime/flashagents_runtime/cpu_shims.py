@@ -186,6 +186,9 @@ def _page_allocation_without_triton(paged: Any) -> None:
         bs_upper: int,
         page_size: int,
     ) -> None:
+        new_pages = -(-seq_lens // page_size) - -(-prefix_lens // page_size)
+        if int(new_pages.sum()) > len(free_pages):
+            return  # the caller counts the pages again and reports that memory is out
         paged.alloc_extend_naive(
             prefix_lens, seq_lens, last_loc, free_pages, out_indices, page_size, out_indices.device
         )
@@ -195,8 +198,10 @@ def _page_allocation_without_triton(paged: Any) -> None:
     ) -> None:
         # A row takes the next free page where its new token is the first of a page.
         new_page = (seq_lens - 1) % page_size == 0
+        if int(new_page.sum()) > len(free_pages):
+            return  # as above
         out_indices.copy_(last_loc + 1)
-        out_indices[new_page] = free_pages[: int(new_page.sum())] * page_size
+        out_indices[new_page] = (free_pages[: int(new_page.sum())] * page_size).to(out_indices.dtype)
 
     paged.alloc_extend_kernel = _AnyGrid(alloc_extend)
     paged.alloc_decode_kernel = _AnyGrid(alloc_decode)
