@@ -46,7 +46,7 @@ class Reply:
 
     def deltas(self) -> Iterator[tuple[str, list[int]]]:
         """The answer's deltas as (text, token ids)."""
-        pieces = list(self.text) if isinstance(self.text, str) else list(self.text)
+        pieces = list(self.text)  # a plain text goes character by character
         for i, piece in enumerate(pieces):
             ids = list(piece.encode()) if self.token_ids is None else list(self.token_ids[i])
             yield piece, ids
