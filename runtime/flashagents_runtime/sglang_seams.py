@@ -1,0 +1,225 @@
+"""Every SGLang internal that this project touches, in one table.
+
+Nothing else in the runtime imports `sglang`. `SEAMS` lists each upstream symbol with the reason and the
+shape we rely on; `check()` compares the table with the installed SGLang, and the plug-in refuses to
+start where a row does not fit. docs/sglang-hooks.md is generated from the table
+(``python -m flashagents_runtime.sglang_seams``), and tests/engine/test_seams.py checks both.
+
+Importing this module imports no SGLang; `symbol()`, `check()` and `installed_version()` do.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import inspect
+import pkgutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from packaging.version import Version
+
+__all__ = [
+    "SEAMS",
+    "SGLANG_VERSION",
+    "Seam",
+    "SeamError",
+    "check",
+    "installed_version",
+    "markdown",
+    "require",
+    "require_version",
+    "symbol",
+]
+
+SGLANG_VERSION = "0.5.18"
+"""The one release of SGLang whose internals the table describes."""
+
+
+class SeamError(RuntimeError):
+    """The installed SGLang is not the one that this project extends; the message names each misfit."""
+
+
+@dataclass(frozen=True)
+class Seam:
+    """One upstream symbol.
+
+    `target` is its dotted path. `signature` is that of a function, without annotations, or None.
+    `attributes` are those of a class or module that are read or written. `hooked` says that the plug-in
+    wraps it (AROUND).
+    """
+
+    target: str
+    reason: str
+    signature: str | None = None
+    attributes: tuple[str, ...] = ()
+    hooked: bool = False
+
+
+_SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+_ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
+_ALLOCATION = "sglang.srt.mem_cache.allocation"
+_RADIX = "sglang.srt.mem_cache.radix_cache"
+_REGISTRY = "sglang.srt.mem_cache.registry"
+_HOOKS = "sglang.srt.plugins.hook_registry"
+
+SEAMS: tuple[Seam, ...] = (
+    # ---- the plug-in
+    Seam(
+        f"{_HOOKS}.HookRegistry",
+        "wraps the hooked functions below, also where modules hold copies of them",
+        attributes=("_apply_target", "_patched"),
+    ),
+    Seam(
+        f"{_HOOKS}.HookRegistry._apply_target",
+        "applies a hook on top of other plug-ins'",
+        "(target, hooks)",
+    ),
+    Seam(f"{_HOOKS}.HookType", "the kind of every hook: AROUND", attributes=("AROUND",)),
+    Seam(
+        f"{_REGISTRY}.register_radix_cache_backend",
+        "`--radix-cache-backend flashagents` is what switches the plug-in on",
+        "(name, factory)",
+    ),
+    Seam(f"{_REGISTRY}.get_radix_cache_factory", "registers the backend once a process", "(name)"),
+    Seam(
+        f"{_REGISTRY}.default_radix_cache_factory",
+        "the cache of configurations that ours does not serve",
+        "(ctx)",
+    ),
+    Seam(
+        f"{_REGISTRY}.TreeCacheBuildContext",
+        "what the cache is built for: decides which features can run",
+        attributes=(
+            "server_args",
+            "params",
+            "is_hybrid_swa",
+            "is_hybrid_ssm",
+            "enable_hierarchical_cache",
+            "disable_radix_cache",
+            "tp_worker",
+            "model_config",
+            "is_dsa",
+        ),
+    ),
+    Seam(
+        f"{_SCHEDULER}.get_internal_state",
+        "adds the `flashagents` entry: version, active hooks, features and figures",
+        "(self, recv_req)",
+        hooked=True,
+    ),
+)
+
+
+def installed_version() -> str | None:
+    """The version of the installed SGLang distribution, or None."""
+    try:
+        return importlib.metadata.version("sglang")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def require_version() -> None:
+    """Raise SeamError unless the installed SGLang is exactly `SGLANG_VERSION`."""
+    version = installed_version()
+    if version is None:
+        raise SeamError(f"SGLang is not installed; this release needs sglang=={SGLANG_VERSION}")
+    if Version(version) != Version(SGLANG_VERSION):
+        raise SeamError(f"SGLang {version} is installed; this release extends exactly {SGLANG_VERSION}")
+
+
+@functools.cache
+def symbol(target: str) -> Any:
+    """The upstream object at dotted path `target`, which must be a row of the table.
+
+    Functions come back as they are at the first call: call through their module to see later hooks.
+    Raises KeyError for a path that is not in the table, ImportError or AttributeError where it is gone.
+    """
+    if target not in _by_target():
+        raise KeyError(f"{target} is not listed in SEAMS")
+    return pkgutil.resolve_name(target)
+
+
+@functools.cache
+def _by_target() -> dict[str, Seam]:
+    return {seam.target: seam for seam in SEAMS}
+
+
+def check(seams: Iterable[Seam] = SEAMS) -> list[str]:
+    """Compare the table with the installed SGLang; one line for each misfit, none if all fit."""
+    try:
+        require_version()
+    except SeamError as e:
+        return [str(e)]
+    return [line for seam in seams for line in _misfits(seam)]
+
+
+def require(seams: Iterable[Seam] = SEAMS) -> None:
+    """Raise SeamError if any row does not fit the installed SGLang."""
+    lines = check(seams)
+    if lines:
+        raise SeamError("this SGLang does not fit:\n  " + "\n  ".join(lines))
+
+
+def _misfits(seam: Seam) -> Iterator[str]:
+    try:
+        obj = pkgutil.resolve_name(seam.target)
+    except (ImportError, AttributeError) as e:
+        yield f"{seam.target}: not found ({e})"
+        return
+    if seam.signature is not None and (found := _signature(obj)) != seam.signature:
+        yield f"{seam.target}: expected {seam.signature}, found {found}"
+    known = _attribute_names(obj)
+    for name in seam.attributes:
+        if name not in known and not hasattr(obj, name):
+            yield f"{seam.target}: has no attribute {name!r}"
+
+
+def _signature(obj: Any) -> str:
+    signature = inspect.signature(obj)  # follows __wrapped__, so hooks do not hide the original
+    bare = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
+    return str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
+
+
+def _attribute_names(obj: Any) -> set[str]:
+    """Names that the methods of a class mention: its instance attributes are among them."""
+    names: set[str] = set()
+    for cls in getattr(obj, "__mro__", ()):
+        names.update(getattr(cls, "__annotations__", ()))
+        for member in vars(cls).values():
+            code = getattr(inspect.unwrap(member) if callable(member) else member, "__code__", None)
+            if code is not None:
+                names.update(code.co_names)
+    return names
+
+
+def markdown() -> str:
+    """docs/sglang-hooks.md: the table in words."""
+    lines = [
+        "# SGLang seams",
+        "",
+        f"Every symbol of SGLang {SGLANG_VERSION} that this project touches, and why. Generated from",
+        "`runtime/flashagents_runtime/sglang_seams.py` by `python -m flashagents_runtime.sglang_seams`;",
+        "`tests/engine/test_seams.py` checks each row against the installed SGLang.",
+        "",
+        "Symbols marked *hooked* are wrapped by the plug-in, and only in a scheduler that was started with",
+        "`--radix-cache-backend flashagents`. All others are called, read or subclassed.",
+        "",
+    ]
+    for hooked, title in ((True, "Hooked"), (False, "Used")):
+        lines += [f"## {title}", "", "| symbol | reason | shape |", "|---|---|---|"]
+        for seam in SEAMS:
+            if seam.hooked is hooked:
+                shape = f"`{seam.signature}`" if seam.signature else ""
+                if seam.attributes:
+                    shape += (" " if shape else "") + ", ".join(f"`{name}`" for name in seam.attributes)
+                lines.append(f"| `{seam.target}` | {seam.reason} | {shape} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.write(markdown())
