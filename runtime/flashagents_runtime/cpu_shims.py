@@ -159,10 +159,39 @@ def _declare_torchvision_ops() -> None:
         torch.ops.torchvision._flashagents_library = library
 
 
+_PINNING_MODULES = (
+    "sglang.srt.lora.layers",
+    "sglang.srt.lora.backend.chunked_backend",
+    "sglang.srt.lora.backend.torch_backend",
+    "sglang.srt.lora.backend.triton_backend",
+)
+
+
 def _drop_pin_memory(torch: Any) -> None:
-    for name in ("arange", "empty", "full", "ones", "tensor", "zeros"):
-        setattr(torch, name, _without_pin_memory(getattr(torch, name)))
+    """Let `pin_memory=True` pass in the modules that hard-code it, and `Tensor.pin_memory()` everywhere."""
+    # Not by replacing torch.empty and its like: `with torch.device(...)` recognises them by identity, and
+    # transformers builds models under it.
+    proxy = _TorchWithoutPinning(torch)
+
+    def use_proxy(module: types.ModuleType) -> None:
+        vars(module)["torch"] = proxy
+
+    for name in _PINNING_MODULES:
+        _on_import(name, after=use_proxy)
     torch.Tensor.pin_memory = lambda self, *args, **kwargs: self
+
+
+class _TorchWithoutPinning(types.ModuleType):
+    """The module `torch`, with tensor factories that pass over `pin_memory`."""
+
+    def __init__(self, torch: Any) -> None:
+        super().__init__("torch")
+        self._torch = torch
+        for name in ("arange", "empty", "full", "ones", "tensor", "zeros"):
+            setattr(self, name, _without_pin_memory(getattr(torch, name)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._torch, name)
 
 
 def _without_pin_memory(factory: Callable[..., Any]) -> Callable[..., Any]:

@@ -199,5 +199,20 @@ def attachment(cache: Any) -> _Attached:
 
 def _around_get_internal_state(original: Hook, self: Any, recv_req: Any) -> Any:
     output = original(self, recv_req)
-    output.internal_state["flashagents"] = state(self.tree_cache)
+    output.internal_state["flashagents"] = {**state(self.tree_cache), "kv": kv_figures(self)}
     return output
+
+
+def kv_figures(scheduler: Any) -> dict[str, int]:
+    """How full a scheduler is: the fields of `flashagents_runtime.types.EngineState`, in tokens and requests."""
+    total = int(scheduler.max_total_num_tokens)
+    free = int(scheduler.token_to_kv_pool_allocator.available_size())
+    cached = int(scheduler.tree_cache.evictable_size())
+    return {
+        "kv_total": total,
+        "kv_used": total - free - cached,
+        "kv_cached": cached,
+        "kv_free": free,
+        "running": len(scheduler.running_batch.reqs),
+        "waiting": len(scheduler.waiting_queue),
+    }

@@ -109,6 +109,64 @@ SEAMS: tuple[Seam, ...] = (
         "(self, recv_req)",
         hooked=True,
     ),
+    # ---- the host process
+    Seam(
+        "sglang.srt.entrypoints.engine.Engine",
+        "the engine that a host process runs; subclassed to start its children through our functions",
+        attributes=(
+            "server_args_class",
+            "run_scheduler_process_func",
+            "run_detokenizer_process_func",
+            "tokenizer_manager",
+            "server_args",
+            "loop",
+            "_scheduler_init_result",
+        ),
+    ),
+    Seam(
+        "sglang.srt.managers.scheduler.run_scheduler_process",
+        "called in the scheduler process, after the shims are in place",
+    ),
+    Seam(
+        "sglang.srt.managers.detokenizer_manager.run_detokenizer_process",
+        "called in the detokenizer process, after the shims are in place",
+    ),
+    Seam(
+        "sglang.srt.managers.tokenizer_manager.TokenizerManager",
+        "takes requests and aborts, answers calls",
+        attributes=(
+            "generate_request",
+            "abort_request",
+            "get_internal_state",
+            "get_loads",
+            "flush_cache",
+            "model_config",
+        ),
+    ),
+    Seam(
+        "sglang.srt.managers.io_struct.GenerateReqInput",
+        "one request",
+        attributes=(
+            "rid",
+            "input_ids",
+            "sampling_params",
+            "stream",
+            "lora_path",
+            "priority",
+            "session_id",
+            "extra_key",
+            "cache_salt",
+            "routed_dp_rank",
+            "image_data",
+            "return_logprob",
+            "top_logprobs_num",
+            "return_text_in_logprobs",
+        ),
+    ),
+    Seam(
+        "sglang.srt.utils.msgspec_utils.msgspec_to_builtins",
+        "internal state in plain types for the wire",
+    ),
 )
 
 
