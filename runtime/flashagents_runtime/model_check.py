@@ -1,0 +1,99 @@
+"""Is this folder a whole Hugging Face model? Found out without reading the weights.
+
+A truncated weights file is the usual accident (an interrupted copy, a full disk); safetensors' header says
+how long its file must be.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .errors import ModelIntegrityError, ModelNotFoundError
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "tekken.json")
+WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
+
+
+def check_model_folder(folder: Path, *, weights: bool = True) -> None:
+    """Check that `folder` holds a configuration, a tokenizer and (unless `weights=False`) whole weights.
+
+    Raises:
+        ModelNotFoundError: it is no model folder at all.
+        ModelIntegrityError: a file is missing, unreadable or truncated; the message names it.
+    """
+    if not folder.is_dir():
+        raise ModelNotFoundError(f"{folder} is not a folder; a model is a folder in Hugging Face's format")
+    if not (folder / "config.json").exists():
+        if (folder / "adapter_config.json").exists():
+            raise ModelNotFoundError(
+                f"{folder} is a LoRA adapter, not a model: pass its base model here and the adapter as `lora`"
+            )
+        raise ModelNotFoundError(f"{folder} has no config.json, so it is not a Hugging Face model folder")
+    config = read_json(folder / "config.json")
+    if not config.get("model_type") and not config.get("architectures"):
+        raise ModelIntegrityError(f"{folder / 'config.json'} names neither model_type nor architectures")
+    if not any((folder / name).exists() for name in TOKENIZER_FILES):
+        raise ModelIntegrityError(
+            f"{folder} has no tokenizer (one of {', '.join(TOKENIZER_FILES)}): copy the model's own there"
+        )
+    if weights:
+        _check_weights(folder)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; ModelIntegrityError where it is not one."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelIntegrityError(
+            f"{path} cannot be read as JSON ({error}): fetch the model again"
+        ) from error
+    if not isinstance(content, dict):
+        raise ModelIntegrityError(f"{path} holds no JSON object: fetch the model again")
+    return content
+
+
+def check_safetensors(path: Path) -> None:
+    """Compare a safetensors file's length with what its header says; ModelIntegrityError on a mismatch."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy"):
+            pass
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ModelIntegrityError(
+            f"{path} is truncated or no safetensors file ({error}): fetch the model again"
+        ) from error
+
+
+def _check_weights(folder: Path) -> None:
+    files = {path for path in folder.glob("*.safetensors")}
+    for index in folder.glob("*.safetensors.index.json"):
+        shards = read_json(index).get("weight_map")
+        if not isinstance(shards, dict):
+            raise ModelIntegrityError(f"{index} has no weight_map: fetch the model again")
+        files |= {folder / str(shard) for shard in shards.values()}
+    missing = sorted(path.name for path in files if not path.exists())
+    if missing:
+        raise ModelIntegrityError(
+            f"{folder} lacks the weight files {', '.join(missing)}: fetch the model again"
+        )
+    for path in sorted(files):
+        check_safetensors(path)
+    if files:
+        return
+    others = [path for pattern in WEIGHT_PATTERNS for path in folder.glob(pattern)]
+    if not others:
+        raise ModelIntegrityError(
+            f"{folder} has no weights ({', '.join(WEIGHT_PATTERNS)}): fetch the model again"
+        )
+    empty = [path.name for path in others if path.stat().st_size == 0]
+    if empty:
+        raise ModelIntegrityError(
+            f"{folder} has empty weight files {', '.join(empty)}: fetch the model again"
+        )
+
+
+__all__ = ["check_model_folder", "check_safetensors", "read_json"]
