@@ -1,0 +1,382 @@
+"""`FlashAgentsChatCompletionClient`: AutoGen's model client on an engine of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import warnings
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from autogen_core import CancellationToken, Component
+from autogen_core.models import (
+    ChatCompletionClient,
+    CreateResult,
+    LLMMessage,
+    ModelCapabilities,
+    ModelInfo,
+    RequestUsage,
+    validate_model_info,
+)
+from autogen_core.tools import Tool, ToolSchema
+from pydantic import BaseModel, SecretStr
+
+from flashagents_runtime import (
+    Delta,
+    Engine,
+    EngineClosedError,
+    EngineInfo,
+    GenerateRequest,
+    ProgressCallback,
+    UnsupportedFeatureError,
+    Usage,
+)
+from flashagents_runtime.chat import ChatMessage, ChatTokenizer, ToolDefinition, encode_chat
+
+from ._answer import Answer
+from ._cancellation import CancelGuard
+from ._config import FlashAgentsClientConfig, without_secrets
+from ._events import log_call, log_stream_end, log_stream_start
+from ._messages import to_chat, to_tools
+from ._model import ModelSource
+from ._sampling import CreateArgs, parse_create_args, to_sampling
+from ._usage import FlashRequestUsage, add_usage
+
+ToolChoice = Tool | Literal["auto", "required", "none"]
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One checked call: what goes to the engine, and what the events say of it."""
+
+    messages: list[ChatMessage]
+    tools: list[ToolDefinition]
+    request: GenerateRequest
+
+
+class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgentsClientConfig]):
+    """An AutoGen model client on an SGLang engine that it starts and owns.
+
+    The engine starts at `start`, or at the first call. Clients of the same model and engine
+    arguments share one engine; it ends when the last of them is closed or garbage-collected.
+
+    Args:
+        model: a Hugging Face folder or a hub id; None is the default small model.
+        engine: an engine of the caller's instead; it is not closed with the client.
+        engine_args: SGLang's `ServerArgs` by name, for the engine that the client starts.
+        model_info: overrides what is inferred from the model's configuration and chat template.
+        tokenizer: overrides the model's own tokenizer and chat template.
+        lora: name of the LoRA adapter that this client speaks through.
+        cache_salt: namespace of the prefix cache: clients with different salts share no prefix.
+        create_args: arguments of every call, see `CreateArgs`: temperature, max_tokens, ...
+
+    Raises:
+        ValueError: an unknown or invalid argument.
+        TypeError: an engine argument that is no plain JSON value.
+
+    Example:
+        >>> client = FlashAgentsChatCompletionClient(temperature=0, max_tokens=200)
+        >>> agent = AssistantAgent("writer", model_client=client, model_client_stream=True)
+    """
+
+    component_type = "model"
+    component_config_schema = FlashAgentsClientConfig
+    component_provider_override = "flashagents_autogen.FlashAgentsChatCompletionClient"
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        engine: Engine | None = None,
+        engine_args: Mapping[str, Any] | None = None,
+        model_info: ModelInfo | None = None,
+        tokenizer: ChatTokenizer | None = None,
+        lora: str | None = None,
+        cache_salt: str | None = None,
+        **create_args: Any,
+    ) -> None:
+        self._create_args = parse_create_args(create_args)
+        if model_info is not None:
+            validate_model_info(model_info)
+        if engine is not None and engine_args:
+            raise ValueError("engine_args are for an engine that the client starts; this one is given")
+        self._model = None if model is None else str(model)
+        self._engine_args = dict(engine_args or {})
+        self._given_engine = engine is not None
+        self._engine = engine if engine is not None else _acquire(model, self._engine_args)
+        self._tokenizer = tokenizer
+        self._source = ModelSource(model, engine, tokenizer)
+        self._explicit_model_info = model_info
+        self._lora = lora
+        self._cache_salt = cache_salt
+        self._engine_info: EngineInfo | None = None
+        self._closed = False
+        self._usage = Usage()
+        self._usage_lock = threading.Lock()
+
+    # ---- life
+
+    @property
+    def engine(self) -> Engine:
+        """The engine behind this client."""
+        return self._engine
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of all calls so far, with what the cache gave."""
+        return self._usage
+
+    async def start(self, progress: ProgressCallback | None = None) -> EngineInfo:
+        """Prepare the model and bring the engine up; returns at once when it is up already.
+
+        Args:
+            progress: told of each step; may be called from another thread.
+
+        Raises:
+            ModelError: the model cannot be had.
+            EngineStartError: the engine did not come up; a later call tries again.
+            EngineClosedError: the client was closed.
+        """
+        self._check_open()
+        if self._source.loaded is None:
+            await asyncio.to_thread(self._source.load, progress)
+        self._engine_info = await self._engine.start(progress)
+        return self._engine_info
+
+    async def close(self) -> None:
+        """Give the engine back: it ends where no other client uses it. Closing twice is fine.
+
+        An engine that was given to the constructor stays as it is.
+        """
+        self._closed = True
+        if not self._given_engine:
+            await self._engine.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineClosedError("this model client was closed; build a new one")
+
+    # ---- calls
+
+    async def create(
+        self,
+        messages: Sequence[LLMMessage],
+        *,
+        tools: Sequence[Tool | ToolSchema] = [],
+        tool_choice: ToolChoice = "auto",
+        json_output: bool | type[BaseModel] | None = None,
+        extra_create_args: Mapping[str, Any] = {},
+        cancellation_token: CancellationToken | None = None,
+    ) -> CreateResult:
+        """See `ChatCompletionClient.create`.
+
+        Raises:
+            ValueError: a message, tool or argument that cannot be (`UnsupportedFeatureError`: not here).
+            ContextLengthError: the conversation does not fit the model's context.
+            EngineDiedError: the engine died; the next call starts a new one.
+            asyncio.CancelledError: the token was cancelled; the engine has stopped working on it.
+        """
+        guard = CancelGuard(cancellation_token)
+        try:
+            call = await self._prepare(guard, messages, tools, tool_choice, json_output, extra_create_args)
+            answer = Answer()
+            try:
+                async for delta in self._deltas(call.request, guard):
+                    answer.push(delta)
+            finally:
+                usage = self._count(answer, call.request)
+            result = answer.result()
+        finally:
+            guard.close()
+        log_call(call.messages, call.tools, result, usage)
+        return result
+
+    async def create_stream(
+        self,
+        messages: Sequence[LLMMessage],
+        *,
+        tools: Sequence[Tool | ToolSchema] = [],
+        tool_choice: ToolChoice = "auto",
+        json_output: bool | type[BaseModel] | None = None,
+        extra_create_args: Mapping[str, Any] = {},
+        cancellation_token: CancellationToken | None = None,
+    ) -> AsyncGenerator[str | CreateResult, None]:
+        """See `ChatCompletionClient.create_stream`: pieces of text, then one CreateResult.
+
+        Leaving the stream early stops the engine's work on it. Raises as `create` does.
+        """
+        guard = CancelGuard(cancellation_token)
+        try:
+            call = await self._prepare(guard, messages, tools, tool_choice, json_output, extra_create_args)
+            log_stream_start(call.messages, call.tools)
+            answer = Answer()
+            try:
+                async with contextlib.aclosing(self._deltas(call.request, guard)) as deltas:
+                    async for delta in deltas:
+                        if text := answer.push(delta):
+                            yield text
+            finally:
+                usage = self._count(answer, call.request)
+            result = answer.result()
+        finally:
+            guard.close()
+        log_stream_end(result, usage)
+        yield result
+
+    async def _prepare(
+        self,
+        guard: CancelGuard,
+        messages: Sequence[LLMMessage],
+        tools: Sequence[Tool | ToolSchema],
+        tool_choice: ToolChoice,
+        json_output: bool | type[BaseModel] | None,
+        extra_create_args: Mapping[str, Any],
+    ) -> _Call:
+        """Check the call, start the engine if need be, and make the engine's request of it."""
+        self._check_open()
+        args = parse_create_args(extra_create_args, self._create_args)
+        definitions = to_tools(tools)
+        if definitions and tool_choice != "none":
+            raise UnsupportedFeatureError("tools are not supported by this version of the client")
+        if json_output:
+            raise UnsupportedFeatureError("json_output is not supported by this version of the client")
+        if not messages:
+            raise ValueError("there are no messages to answer")
+        if self._engine.info is None or self._source.loaded is None:
+            await guard.wait(self.start())
+        model = self._source.load()
+        chat = to_chat(messages, self.model_info)
+        input_ids = encode_chat(model.tokenizer, chat, template_args=args.chat_template_kwargs)
+        request = GenerateRequest(
+            input_ids=input_ids,
+            sampling=to_sampling(args, model.card.sampling),
+            lora=self._lora,
+            cache_salt=self._cache_salt,
+            priority=args.priority,
+            logprobs=bool(args.logprobs),
+            top_logprobs=args.top_logprobs or 0,
+        )
+        return _Call(chat, [], request)
+
+    async def _deltas(self, request: GenerateRequest, guard: CancelGuard) -> AsyncGenerator[Delta, None]:
+        """The engine's deltas, cut off by the guard; the request is aborted however this ends."""
+        async with contextlib.aclosing(self._engine.generate(request)) as stream:
+            while True:
+                try:
+                    delta = await guard.wait(anext(stream))
+                except StopAsyncIteration:
+                    return
+                yield delta
+
+    def _count(self, answer: Answer, request: GenerateRequest) -> Usage:
+        usage = answer.usage(len(request.input_ids))
+        with self._usage_lock:
+            self._usage = add_usage(self._usage, usage)
+        return usage
+
+    # ---- counting
+
+    def actual_usage(self) -> RequestUsage:
+        """Tokens that this client's calls used."""
+        return FlashRequestUsage.of(self._usage)
+
+    def total_usage(self) -> RequestUsage:
+        """Tokens of all calls; the same as `actual_usage`, for no answer comes from a store."""
+        return FlashRequestUsage.of(self._usage)
+
+    def count_tokens(
+        self,
+        messages: Sequence[LLMMessage],
+        *,
+        tools: Sequence[Tool | ToolSchema] = [],
+    ) -> int:
+        """Length of the prompt that these messages and tools make, by the model's own tokenizer.
+
+        Needs no engine; the first call loads the tokenizer. 0 for no messages and no tools.
+        """
+        model = self._source.load()
+        definitions = to_tools(tools)
+        if not messages and not definitions:
+            return 0
+        return len(encode_chat(model.tokenizer, to_chat(messages, self.model_info), tools=definitions))
+
+    def remaining_tokens(
+        self,
+        messages: Sequence[LLMMessage],
+        *,
+        tools: Sequence[Tool | ToolSchema] = [],
+    ) -> int:
+        """How many tokens of the context are left after the prompt; negative where it is too long.
+
+        Raises:
+            UnsupportedFeatureError: the model does not say its context length and has not started.
+        """
+        return self._context_length() - self.count_tokens(messages, tools=tools)
+
+    def _context_length(self) -> int:
+        if self._engine.info is not None:
+            return self._engine.info.context_length
+        given = self._engine_args.get("context_length")
+        length = given or self._source.load().card.context_length
+        if length is None:
+            raise UnsupportedFeatureError(
+                "the model's configuration does not say its context length; start the client first, or "
+                "give engine_args={'context_length': ...}"
+            )
+        return int(length)
+
+    # ---- what it is
+
+    @property
+    def model_info(self) -> ModelInfo:
+        """What the model can do: as given, else inferred from its configuration and chat template."""
+        return self._explicit_model_info or self._source.load().info
+
+    @property
+    def capabilities(self) -> ModelCapabilities:
+        """Deprecated by AutoGen; see `model_info`."""
+        warnings.warn("capabilities is deprecated, use model_info instead", DeprecationWarning, stacklevel=2)
+        return ModelCapabilities(
+            vision=self.model_info["vision"],
+            function_calling=self.model_info["function_calling"],
+            json_output=self.model_info["json_output"],
+        )
+
+    def _to_config(self) -> FlashAgentsClientConfig:
+        if self._given_engine or self._tokenizer is not None:
+            raise UnsupportedFeatureError(
+                "a client that was given an engine or tokenizer object cannot be written out as a config; "
+                "build it from model= and engine_args="
+            )
+        return FlashAgentsClientConfig(
+            model=self._model,
+            engine_args=without_secrets(self._engine_args),
+            model_info=self._explicit_model_info,
+            lora=self._lora,
+            cache_salt=None if self._cache_salt is None else SecretStr(self._cache_salt),
+            **self._create_args.model_dump(exclude_none=True),
+        )
+
+    @classmethod
+    def _from_config(cls, config: FlashAgentsClientConfig) -> Self:
+        args = {name: getattr(config, name) for name in CreateArgs.model_fields}
+        return cls(
+            config.model,
+            engine_args=config.engine_args,
+            model_info=config.model_info,
+            lora=config.lora,
+            cache_salt=config.cache_salt.get_secret_value() if config.cache_salt is not None else None,
+            **{name: value for name, value in args.items() if value is not None},
+        )
+
+
+def _acquire(model: str | Path | None, engine_args: Mapping[str, Any]) -> Engine:
+    from flashagents_runtime.embedded import acquire_engine
+
+    return acquire_engine(model, engine_args)
+
+
+__all__ = ["FlashAgentsChatCompletionClient"]

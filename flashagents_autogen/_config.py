@@ -1,0 +1,54 @@
+"""The client's component config: what `dump_component` writes and AutoGen Studio edits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from autogen_core.models import ModelInfo
+from pydantic import Field, SecretStr, field_validator
+
+from ._sampling import CreateArgs
+
+_MASK = "**********"  # what pydantic writes for a SecretStr
+_SECRET_ENDINGS = ("api_key", "password", "secret", "auth_token", "hf_token")
+
+
+class FlashAgentsClientConfig(CreateArgs):
+    """Config of `FlashAgentsChatCompletionClient`: its own arguments and those of a call, flat.
+
+    Attributes:
+        model: a Hugging Face folder or a hub id; left out, the default small model.
+        engine_args: SGLang's `ServerArgs` by name, plain JSON values.
+        model_info: overrides what is inferred from the model.
+        lora: name of the LoRA adapter that this client speaks through.
+        cache_salt: namespace of the prefix cache. A secret: written out as text it is masked, and a
+            masked one is refused on loading.
+    """
+
+    model: str | None = None
+    engine_args: dict[str, Any] = Field(default_factory=dict)
+    model_info: ModelInfo | None = None
+    lora: str | None = None
+    cache_salt: SecretStr | None = None
+
+    @field_validator("cache_salt")
+    @classmethod
+    def _no_mask(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and value.get_secret_value() == _MASK:
+            raise ValueError(
+                "cache_salt was masked when this config was written; set it again before loading"
+            )
+        return value
+
+
+def without_secrets(engine_args: Mapping[str, Any]) -> dict[str, Any]:
+    """Engine arguments that may be written out: without keys and passwords."""
+    return {
+        name: value
+        for name, value in engine_args.items()
+        if not name.replace("-", "_").lower().endswith(_SECRET_ENDINGS)
+    }
+
+
+__all__ = ["FlashAgentsClientConfig", "without_secrets"]

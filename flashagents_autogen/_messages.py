@@ -1,0 +1,133 @@
+"""AutoGen's messages and tools as the runtime's, checked. The caller's objects are never changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import assert_never
+
+from autogen_core import Image
+from autogen_core.models import (
+    AssistantMessage,
+    FunctionExecutionResultMessage,
+    LLMMessage,
+    ModelInfo,
+    SystemMessage,
+    UserMessage,
+)
+from autogen_core.tools import Tool, ToolSchema
+
+from flashagents_runtime import UnsupportedFeatureError
+from flashagents_runtime.chat import ChatMessage, ImagePart, ToolCall, ToolDefinition
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+def check_name(name: str, what: str) -> str:
+    """The name itself; ValueError where it is not one of AutoGen's."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"invalid {what}: {name!r}. Only letters, digits, '_' and '-' are allowed, 1 to 64 characters"
+        )
+    return name
+
+
+def to_chat(messages: Sequence[LLMMessage], model_info: ModelInfo) -> list[ChatMessage]:
+    """The conversation in the runtime's form.
+
+    Raises:
+        ValueError: a source outside AutoGen's rule; system messages apart from each other where
+            `model_info` says `multiple_system_messages: False`.
+        UnsupportedFeatureError: an image for a model without vision (also a ValueError).
+    """
+    if model_info.get("multiple_system_messages") is False:
+        _check_system_messages(messages)
+    out: list[ChatMessage] = []
+    for message in messages:
+        if isinstance(message, SystemMessage):
+            out.append(ChatMessage(role="system", content=message.content))
+        elif isinstance(message, UserMessage):
+            out.append(_user(message, model_info))
+        elif isinstance(message, AssistantMessage):
+            out.append(_assistant(message))
+        elif isinstance(message, FunctionExecutionResultMessage):
+            out += _results(message)
+        else:
+            assert_never(message)
+    return out
+
+
+def _check_system_messages(messages: Sequence[LLMMessage]) -> None:
+    places = [i for i, message in enumerate(messages) if isinstance(message, SystemMessage)]
+    if places and places[-1] - places[0] != len(places) - 1:
+        raise ValueError(
+            "multiple and not consecutive system messages, but model_info says that the model takes only "
+            "one (multiple_system_messages=False)"
+        )
+
+
+def _user(message: UserMessage, model_info: ModelInfo) -> ChatMessage:
+    source = check_name(message.source, "source name")
+    if isinstance(message.content, str):
+        return ChatMessage(role="user", content=message.content, source=source)
+    parts: list[str | ImagePart] = []
+    for part in message.content:
+        if not isinstance(part, Image):
+            parts.append(part)
+        elif model_info["vision"]:
+            parts.append(ImagePart(part.data_uri))
+        else:
+            raise UnsupportedFeatureError(
+                f"the message of {source!r} holds an image, but the model does not support vision"
+            )
+    if all(isinstance(part, str) for part in parts):
+        return ChatMessage(role="user", content="\n".join(map(str, parts)), source=source)
+    return ChatMessage(role="user", content=parts, source=source)
+
+
+def _assistant(message: AssistantMessage) -> ChatMessage:
+    source = check_name(message.source, "source name")
+    if isinstance(message.content, str):
+        return ChatMessage(role="assistant", content=message.content, source=source, thought=message.thought)
+    calls = [
+        ToolCall(id=call.id, name=check_name(call.name, "function name"), arguments=call.arguments)
+        for call in message.content
+    ]
+    # AutoGen keeps the text that stood beside calls in `thought`.
+    return ChatMessage(role="assistant", content=message.thought or "", source=source, tool_calls=calls)
+
+
+def _results(message: FunctionExecutionResultMessage) -> list[ChatMessage]:
+    return [
+        ChatMessage(
+            role="tool",
+            content=result.content,
+            source=result.name,
+            tool_call_id=result.call_id,
+            is_error=bool(result.is_error),
+        )
+        for result in message.content
+    ]
+
+
+def to_tools(tools: Sequence[Tool | ToolSchema]) -> list[ToolDefinition]:
+    """Tool definitions in the runtime's form; ValueError for a bad or repeated name."""
+    out: list[ToolDefinition] = []
+    for tool in tools:
+        schema = tool.schema if isinstance(tool, Tool) else tool
+        parameters = dict(schema.get("parameters") or {"type": "object", "properties": {}})
+        out.append(
+            ToolDefinition(
+                name=check_name(schema["name"], "tool name"),
+                description=schema.get("description") or "",
+                parameters=parameters,
+                strict=bool(schema.get("strict")),
+            )
+        )
+    names = [tool.name for tool in out]
+    if len(set(names)) != len(names):
+        raise ValueError(f"tool names must be unique: {names}")
+    return out
+
+
+__all__ = ["check_name", "to_chat", "to_tools"]

@@ -1,0 +1,123 @@
+"""OpenAI-named arguments of a call, and what they are for the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from flashagents_runtime import SamplingParams
+
+
+class CreateArgs(BaseModel):
+    """Arguments of a call, named as OpenAI names them, and SGLang's own beside them.
+
+    All may be given to the client, and to a single call as `extra_create_args`, which win; there,
+    None puts an argument back to the model's default. What is left out is as the model's
+    `generation_config.json` says, else SGLang's default.
+
+    Attributes:
+        temperature: 0 is greedy.
+        top_p, top_k, min_p: which tokens are considered.
+        max_tokens: longest answer, tokens; None is up to the end of the context.
+        max_completion_tokens: the newer name of `max_tokens`.
+        min_tokens: shortest answer, tokens.
+        stop: text, or texts, at which the answer ends; not part of the answer.
+        stop_token_ids: tokens at which the answer ends.
+        seed: makes sampling repeatable, on engines with deterministic inference.
+        presence_penalty, frequency_penalty, repetition_penalty: against repeating.
+        logit_bias: added to the logit of a token id before sampling.
+        logprobs: return the log-probability of each token.
+        top_logprobs: with `logprobs`, how many alternatives a token, 0 to 20.
+        n: 1; several answers to one call have no place in AutoGen's result.
+        ignore_eos: go on to `max_tokens` whatever the model says.
+        regex, ebnf: a grammar that the answer follows.
+        chat_template_kwargs: variables of the chat template, such as `{"enable_thinking": False}`.
+        priority: SGLang's request priority.
+        tool_choice, parallel_tool_calls, response_format: as in OpenAI's API.
+        user, stream_options, store, metadata: accepted because callers pass them; without effect.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    temperature: float | None = Field(None, ge=0.0)
+    top_p: float | None = Field(None, gt=0.0, le=1.0)
+    top_k: int | None = Field(None, ge=-1)
+    min_p: float | None = Field(None, ge=0.0, le=1.0)
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    min_tokens: int | None = Field(None, ge=0)
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    seed: int | None = None
+    presence_penalty: float | None = Field(None, ge=-2.0, le=2.0)
+    frequency_penalty: float | None = Field(None, ge=-2.0, le=2.0)
+    repetition_penalty: float | None = Field(None, gt=0.0, le=2.0)
+    logit_bias: dict[str, float] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    n: Literal[1] | None = None
+    ignore_eos: bool | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    priority: int | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: dict[str, Any] | None = None
+    user: str | None = None
+    stream_options: dict[str, Any] | None = None
+    store: bool | None = None
+    metadata: dict[str, Any] | None = None
+
+
+# Our name -> SGLang's, where they differ.
+_RENAMED = {
+    "max_tokens": "max_new_tokens",
+    "max_completion_tokens": "max_new_tokens",
+    "min_tokens": "min_new_tokens",
+    "seed": "sampling_seed",
+}
+_SAMPLING = frozenset(SamplingParams.__struct_fields__)
+
+
+def parse_create_args(args: Mapping[str, Any], base: CreateArgs | None = None) -> CreateArgs:
+    """Check arguments and lay them over `base`.
+
+    Raises:
+        ValueError: an unknown argument, or a value out of range; the message names it.
+    """
+    unknown = sorted(set(args) - set(CreateArgs.model_fields))
+    if unknown:
+        known = ", ".join(CreateArgs.model_fields)
+        raise ValueError(f"unknown create argument {', '.join(map(repr, unknown))}; known are: {known}")
+    if args.get("n") not in (None, 1):
+        raise ValueError(f"n={args['n']}: a call gives one answer; call several times for several answers")
+    given = {**(base.model_dump(exclude_none=True) if base is not None else {}), **args}
+    try:
+        out = CreateArgs.model_validate(given)
+    except ValidationError as e:
+        problems = "; ".join(
+            f"{'.'.join(map(str, error['loc']))}={error['input']!r}: {error['msg']}" for error in e.errors()
+        )
+        raise ValueError(f"invalid create argument: {problems}") from None
+    if out.top_logprobs and not out.logprobs:
+        raise ValueError("top_logprobs needs logprobs=True")
+    return out
+
+
+def to_sampling(args: CreateArgs, defaults: SamplingParams) -> SamplingParams:
+    """How to sample: the arguments over the model's defaults."""
+    changes: dict[str, Any] = {}
+    for name, value in args.model_dump(exclude_none=True).items():
+        field = _RENAMED.get(name, name)
+        if field in _SAMPLING:
+            changes[field] = value
+    if isinstance(changes.get("stop"), str):
+        changes["stop"] = [changes["stop"]]
+    return msgspec.structs.replace(defaults, **changes)
+
+
+__all__ = ["CreateArgs", "parse_create_args", "to_sampling"]
