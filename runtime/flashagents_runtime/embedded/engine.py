@@ -1,0 +1,222 @@
+"""`EmbeddedEngine`: the `Engine` protocol on a host process that the application owns."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import os
+import threading
+import weakref
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+from ..errors import ContextLengthError, EngineClosedError, EngineError, RequestRejectedError
+from ..types import Delta, EngineInfo, EngineState, GenerateRequest, Progress, ProgressCallback
+from . import io_thread
+from .host_process import HostProcess
+from .stream import Stream
+
+
+class EmbeddedEngine:
+    """An SGLang engine in a host process of its own.
+
+    Building it starts nothing; `start`, or the first request, does. It may be used from any event
+    loop and thread of the process that built it. When the host dies, waiting calls raise
+    EngineDiedError and the next call starts a new host. It dies with the application, however that ends.
+
+    Args:
+        model: a Hugging Face folder, a hub id, or None for the default small model.
+        engine_args: arguments of `sglang.srt.server_args.ServerArgs`, by name. What is left out is
+            SGLang's default on a GPU, and fitting values on a machine without one.
+
+    Example:
+        >>> async with EmbeddedEngine() as engine:
+        ...     async for delta in engine.generate(GenerateRequest(input_ids=ids)):
+        ...         print(delta.text, end="")
+    """
+
+    def __init__(self, model: str | Path | None = None, **engine_args: Any) -> None:
+        self.model = None if model is None else str(model)
+        self.engine_args = engine_args
+        self._lock = threading.RLock()  # re-entrant: a finalizer may close us inside
+        self._pid = os.getpid()
+        self._closed = False
+        self._info: EngineInfo | None = None
+        self._host: HostProcess | None = None
+        self._starting: concurrent.futures.Future[EngineInfo] | None = None
+        self._listeners: list[ProgressCallback] = []
+        _engines.add(self)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "up" if self._alive() else "not started"
+        return f"<EmbeddedEngine {self.model or 'default model'} ({state})>"
+
+    @property
+    def info(self) -> EngineInfo | None:
+        """What the engine is; None before it was started."""
+        return self._info
+
+    def _alive(self) -> bool:
+        return self._host is not None and self._info is not None and self._host.error is None
+
+    def _check(self) -> None:
+        if self._closed:
+            raise EngineClosedError("this engine was closed; build a new one")
+        if self._pid != os.getpid():
+            raise EngineError(
+                f"this engine belongs to process {self._pid}, and this is its forked child {os.getpid()}; "
+                "build a new engine here"
+            )
+
+    # ---- start
+
+    async def start(self, progress: ProgressCallback | None = None) -> EngineInfo:
+        """See `Engine.start`. Also raises ModelError where the model cannot be had."""
+        with self._lock:
+            self._check()
+            if self._alive():
+                assert self._info is not None
+                return self._info
+            if progress is not None:
+                self._listeners.append(progress)
+            if self._starting is None:
+                self._starting = io_thread.submit(self._start())
+                self._starting.add_done_callback(self._started)
+            starting = self._starting
+        try:
+            return await io_thread.wait(starting)
+        finally:
+            if progress is not None:
+                with self._lock:
+                    if progress in self._listeners:
+                        self._listeners.remove(progress)
+
+    async def _start(self) -> EngineInfo:
+        model = await asyncio.get_running_loop().run_in_executor(None, self._resolve_model)
+        host = HostProcess(model, self.engine_args, self._tell)
+        with self._lock:
+            if self._closed:
+                raise EngineClosedError("the engine was closed while it was starting")
+            self._host = host
+        info = await host.start()
+        self._info = info
+        self._tell(Progress("Ready", 1.0))
+        return info
+
+    def _resolve_model(self) -> str:
+        from ..model_store import resolve_model
+
+        return str(resolve_model(self.model, progress=self._tell))
+
+    def _started(self, future: concurrent.futures.Future[EngineInfo]) -> None:
+        with self._lock:
+            if self._starting is future:
+                self._starting = None
+
+    def _tell(self, progress: Progress) -> None:
+        for listener in list(self._listeners):
+            try:
+                listener(progress)
+            except Exception:  # a display that fails must not end the start
+                self._listeners.remove(listener)
+
+    # ---- requests
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+        """See `Engine.generate`."""
+        info = await self.start()
+        _check_request(request, info)
+        host = self._host
+        assert host is not None
+        io = io_thread.io_loop()
+        stream = Stream(asyncio.get_running_loop())
+        io.call_soon_threadsafe(host.open, request, stream)
+        waiting = True
+        try:
+            while waiting:
+                try:
+                    delta = await stream.get()
+                except EngineError:
+                    waiting = False
+                    raise
+                waiting = delta.result is None
+                yield delta
+        finally:
+            if waiting:
+                io.call_soon_threadsafe(host.leave, request.rid)
+
+    async def abort(self, rid: str) -> None:
+        """See `Engine.abort`."""
+        self._check()
+        if self._host is not None:
+            io_thread.io_loop().call_soon_threadsafe(self._host.abort, rid)
+
+    async def _call(self, method: str) -> Any:
+        await self.start()
+        assert self._host is not None
+        return await io_thread.wait(io_thread.submit(self._host.call(method)))
+
+    async def state(self) -> EngineState:
+        """See `Engine.state`; starts the engine if need be."""
+        return EngineState(**await self._call("state"))
+
+    async def internal_state(self) -> dict[str, Any]:
+        """What SGLang says of itself (`Engine.get_server_info`), for diagnosis: not a stable format."""
+        out: dict[str, Any] = await self._call("internal_state")
+        return out
+
+    async def flush_cache(self) -> bool:
+        """See `Engine.flush_cache`."""
+        return bool(await self._call("flush_cache"))
+
+    # ---- the end
+
+    async def close(self) -> None:
+        """See `Engine.close`."""
+        await io_thread.wait(self._close())
+
+    def _close(self) -> concurrent.futures.Future[None]:
+        with self._lock:
+            self._closed = True
+            host = self._host
+        if host is None or self._pid != os.getpid():
+            done: concurrent.futures.Future[None] = concurrent.futures.Future()
+            done.set_result(None)
+            return done
+        return io_thread.submit(host.close())
+
+    async def __aenter__(self) -> EmbeddedEngine:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+
+def _check_request(request: GenerateRequest, info: EngineInfo) -> None:
+    """Refuse here what SGLang would refuse, or silently cut, over there."""
+    n = len(request.input_ids)
+    if n == 0:
+        raise RequestRejectedError("the prompt is empty: input_ids needs at least one token")
+    room = min(info.context_length, info.max_total_tokens)
+    if n + 1 > room:
+        what = "model's context" if room == info.context_length else "engine's KV cache"
+        raise ContextLengthError(
+            f"the prompt has {n} tokens, but the {what} holds {room} (answer included): shorten the "
+            "conversation, for example with a BufferedChatCompletionContext, or give the engine more room"
+        )
+
+
+_engines: weakref.WeakSet[EmbeddedEngine] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """End every engine with the application; hosts that outlive this see the closed socket and end."""
+    closing = [engine._close() for engine in list(_engines) if engine._pid == os.getpid()]
+    concurrent.futures.wait(closing, timeout=15.0)
+
+
+__all__ = ["EmbeddedEngine"]

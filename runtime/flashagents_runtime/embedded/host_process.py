@@ -1,0 +1,288 @@
+"""One life of a host process, seen from the application. Everything here runs in the I/O thread."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .. import wire
+from ..errors import EngineClosedError, EngineDiedError, EngineError, EngineStartError, RequestRejectedError
+from ..types import Delta, EngineInfo, GenerateRequest, Progress
+from .host_log import LogPipe, stage_of
+from .run_dir import RunDir, make_run_dir
+from .stream import Stream, deliver
+
+logger = logging.getLogger("flashagents_runtime.engine")
+
+_GRACE_SECONDS = 10.0  # for a host that was asked to end
+_LOG_GRACE_SECONDS = 1.0  # for the last words of a host that died
+
+
+class HostProcess(asyncio.Protocol):
+    """Starts a host, keeps the socket to it, and tells every waiting call when it ends.
+
+    ::
+
+        start() ──► starting ──Ready──► up ──┐
+                       │                     ├── process ends ──► ended (waiting calls fail)
+                       └──Refused────────────┘
+    """
+
+    def __init__(self, model: str, engine_args: dict[str, Any], progress: Callable[[Progress], None]) -> None:
+        self._model = model
+        self._engine_args = engine_args
+        self._progress = progress
+        self._log: deque[str] = deque(maxlen=40)
+        self._reader = wire.FrameReader(wire.FromHost)
+        self._streams: dict[str, Stream] = {}
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._call_ids = itertools.count(1)
+        self._closing = False
+        self._refusal: str | None = None
+        self._error: EngineError | None = None
+        self._transport: asyncio.Transport | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._run_dir: RunDir | None = None
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._ready: asyncio.Future[EngineInfo] = loop.create_future()
+        self._ended: asyncio.Future[None] = loop.create_future()
+
+    # ---- start
+
+    async def start(self) -> EngineInfo:
+        """Spawn the host and wait until its engine is up. Raises EngineStartError."""
+        ours, theirs = socket.socketpair()
+        try:
+            self._run_dir = make_run_dir()
+            self._process = self._spawn(theirs)
+        except OSError as e:
+            ours.close()
+            if self._run_dir is not None:
+                self._run_dir.remove()
+            raise EngineStartError(f"the engine's host process could not be started: {e}") from e
+        finally:
+            theirs.close()
+        loop = self._loop
+        assert self._process.stdout is not None
+        log_pipe = LogPipe(self._on_log_line)
+        await loop.connect_read_pipe(lambda: log_pipe, self._process.stdout)
+        threading.Thread(
+            target=self._watch, args=(self._process.pid, log_pipe), name="flashagents-host-watch", daemon=True
+        ).start()
+        self._transport, _ = await loop.create_connection(lambda: self, sock=ours)
+        self.send(
+            wire.Setup(
+                self._model, self._engine_args, os.getpid(), str(self._run_dir.path), self._run_dir.token
+            )
+        )
+        self._progress(Progress("Starting the engine's process", 0.02))
+        return await asyncio.shield(self._ready)
+
+    def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
+        assert self._run_dir is not None
+        env = dict(os.environ, TMPDIR=str(self._run_dir.path), PYTHONUNBUFFERED="1")
+        # The host must find this very package, also when it is not installed but on sys.path.
+        root = str(Path(__file__).parents[2])
+        paths = [root, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
+        env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+        # -P: the user's working folder is no place to import modules from.
+        argv = [sys.executable, "-P", "-m", "flashagents_runtime.host", str(theirs.fileno())]
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=[theirs.fileno()],
+            env=env,
+            start_new_session=True,  # Ctrl-C in the terminal is the application's, not the host's
+        )
+
+    def _on_log_line(self, line: str) -> None:
+        self._log.append(line)
+        logger.debug("%s", line)
+        stage = stage_of(line)
+        if stage is not None and not self._ready.done():
+            self._progress(stage)
+
+    # ---- frames
+
+    def send(self, message: wire.ToHost) -> None:
+        """Send a frame; dropped where the host has ended, since every waiting call hears of that."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(wire.encode(message))
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio.Protocol: bytes have come from the host."""
+        try:
+            messages = self._reader.feed(data)
+        except Exception as e:
+            logger.exception("the engine's host sent what cannot be read; ending it")
+            self._log.append(f"unreadable frame from the host: {e}")
+            self.kill()
+            return
+        for message in messages:
+            self._on_message(message)
+
+    def _on_message(self, message: wire.FromHost) -> None:
+        if isinstance(message, wire.Deltas):
+            self._on_deltas(message.items)
+        elif isinstance(message, wire.Failed):
+            stream = self._streams.pop(message.rid, None)
+            if stream is not None:
+                error = RequestRejectedError if message.rejected else EngineError
+                deliver([(stream, error(message.message))])
+        elif isinstance(message, wire.Answer):
+            future = self._calls.pop(message.id, None)
+            if future is not None and not future.done():
+                if message.error is None:
+                    future.set_result(message.value)
+                else:
+                    future.set_exception(EngineError(message.error))
+        elif isinstance(message, wire.Progressed):
+            self._progress(message.progress)
+        elif isinstance(message, wire.Ready):
+            if not self._ready.done():
+                self._ready.set_result(message.info)
+        else:
+            self._refusal = message.message
+
+    def _on_deltas(self, items: list[tuple[str, Delta]]) -> None:
+        streams = self._streams
+        out: list[tuple[Stream, Delta | Exception]] = []
+        for rid, delta in items:
+            stream = streams.get(rid)
+            if stream is None:
+                continue  # its reader has left
+            if delta.result is not None:
+                del streams[rid]
+            out.append((stream, delta))
+        deliver(out)
+
+    # ---- requests and calls
+
+    def open(self, request: GenerateRequest, stream: Stream) -> None:
+        """Send a request; its deltas, or one error, will go into `stream`."""
+        if self._error is not None:
+            deliver([(stream, copy.copy(self._error))])
+        elif request.rid in self._streams:
+            deliver([(stream, RequestRejectedError(f"request id {request.rid} is in use already"))])
+        else:
+            self._streams[request.rid] = stream
+            self.send(wire.Generate(request))
+
+    def abort(self, rid: str) -> None:
+        """Abort a request; its stream goes on to its last delta, with finish reason "abort"."""
+        if rid in self._streams:
+            self.send(wire.Abort(rid))
+
+    def leave(self, rid: str) -> None:
+        """Nobody reads this request any more: abort it, unless it has ended."""
+        if self._streams.pop(rid, None) is not None:
+            self.send(wire.Abort(rid))
+
+    async def call(self, method: Any) -> Any:
+        """Call a method of the host; raises EngineDiedError where it ends before it answers."""
+        if self._error is not None:
+            raise copy.copy(self._error)
+        call_id = next(self._call_ids)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._calls[call_id] = future
+        self.send(wire.Call(call_id, method))
+        try:
+            return await future
+        finally:
+            self._calls.pop(call_id, None)
+
+    # ---- the end
+
+    @property
+    def error(self) -> EngineError | None:
+        """Why the host is of no more use; None while it is."""
+        return self._error
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio.Protocol: the host has closed the socket, so it has ended or will at once."""
+        if not self._ended.done():
+            self._loop.call_later(_GRACE_SECONDS, self.kill)
+
+    def kill(self) -> None:
+        """SIGKILL the host and all that it has started."""
+        if self._process is not None and self._process.returncode is None:
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                return
+
+    def _watch(self, pid: int, log_pipe: LogPipe) -> None:
+        """In a thread of its own: wait for the host's end, without reaping it."""
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        self._loop.call_soon_threadsafe(self._on_exit, log_pipe)
+
+    def _on_exit(self, log_pipe: LogPipe) -> None:
+        assert self._process is not None
+        self.kill()  # its children: before the leader is reaped, so that the group is surely ours
+        code = self._process.wait()
+        self._task = self._loop.create_task(self._finish(code, log_pipe))
+
+    async def _finish(self, code: int, log_pipe: LogPipe) -> None:
+        await log_pipe.wait_closed(_LOG_GRACE_SECONDS)
+        if self._transport is not None:
+            self._transport.abort()
+        self._error = self._reason(code)
+        logger.log(logging.INFO if self._closing else logging.ERROR, "engine %s ended: %s", self._model, code)
+        streams, self._streams = self._streams, {}
+        deliver([(stream, copy.copy(self._error)) for stream in streams.values()])
+        for future in [*self._calls.values(), self._ready]:
+            if not future.done():
+                future.set_exception(copy.copy(self._error))
+                future.exception()  # somebody may have stopped waiting for it
+        if self._run_dir is not None:
+            self._run_dir.remove()
+        self._ended.set_result(None)
+
+    def _reason(self, code: int) -> EngineError:
+        if self._closing:
+            return EngineClosedError("the engine was closed while this call was waiting")
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        log = tuple(self._log)
+        if not self._ready.done():
+            if self._refusal is not None:
+                return EngineStartError(f"the engine for {self._model} did not start: {self._refusal}", log)
+            return EngineStartError(f"the engine for {self._model} did not start ({how})", log)
+        return EngineDiedError(
+            f"the engine for {self._model} died ({how}); requests that were running are lost. "
+            "The next call starts a new engine",
+            log,
+        )
+
+    async def close(self) -> None:
+        """Ask the host to end, wait, and kill it where it does not."""
+        self._closing = True
+        if self._process is None:
+            return
+        if self._transport is not None and self._ready.done() and self._ready.exception() is None:
+            self._transport.close()  # the host reads the end of the stream and shuts its engine down
+        else:
+            self.kill()  # it is still starting and reads nothing
+        try:
+            async with asyncio.timeout(_GRACE_SECONDS):
+                await asyncio.shield(self._ended)
+        except TimeoutError:
+            self.kill()
+            await self._ended
+
+
+__all__ = ["HostProcess"]

@@ -1,0 +1,69 @@
+"""Builds SGLang's engine with arguments that fit the machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+from .. import sglang_seams as seams
+from ..plugin import CACHE_BACKEND, register
+from .children import run_detokenizer_process, run_scheduler_process
+
+_ENGINE = "sglang.srt.entrypoints.engine.Engine"
+
+# A machine without CUDA: plain torch kernels in fp32. The KV pool is sized for a small model.
+_CPU_ARGS: dict[str, Any] = {
+    "device": "cpu",
+    "attention_backend": "torch_native",
+    "sampling_backend": "pytorch",
+    "lora_backend": "torch_native",
+    "dtype": "float32",
+    "disable_cuda_graph": True,
+    "max_total_tokens": 16384,
+}
+
+# On every machine. The client takes deltas, and keeps the log for error messages.
+_COMMON_ARGS: dict[str, Any] = {
+    "radix_cache_backend": CACHE_BACKEND,
+    "incremental_streaming_output": True,
+    "log_level": "info",
+}
+
+
+def default_args(cuda: bool) -> dict[str, Any]:
+    """The arguments of `ServerArgs` that we set where the user does not."""
+    return {**_COMMON_ARGS, **({} if cuda else _CPU_ARGS)}
+
+
+def build_engine(model: str, user_args: dict[str, Any], report: Callable[[str, float], None]) -> Any:
+    """Start SGLang's engine: returns `sglang.srt.entrypoints.engine.Engine`, ready to serve.
+
+    Raises ValueError for an argument that SGLang does not know, and whatever SGLang raises.
+    """
+    import torch
+
+    seams.require_version()
+    engine_class = seams.symbol(_ENGINE)
+    register()
+    args = {**default_args(torch.cuda.is_available()), **user_args}
+    _check_names(args, engine_class.server_args_class)
+    if args.get("incremental_streaming_output") is not True:
+        raise ValueError("incremental_streaming_output=False cannot be had: the client takes deltas")
+    report("Starting the scheduler", 0.3)
+
+    class HostedEngine(engine_class):  # type: ignore[misc, valid-type]  # known at run time only
+        run_scheduler_process_func = staticmethod(run_scheduler_process)
+        run_detokenizer_process_func = staticmethod(run_detokenizer_process)
+
+    return HostedEngine(model_path=model, **args)
+
+
+def _check_names(args: dict[str, Any], server_args_class: Any) -> None:
+    known = {f.name for f in dataclasses.fields(server_args_class)}
+    for name in args:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"SGLang {seams.SGLANG_VERSION} has no engine argument {name!r}{hint}")

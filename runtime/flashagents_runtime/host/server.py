@@ -1,0 +1,202 @@
+"""Serves an engine over the socket: frames in, frames out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from .. import sglang_seams as seams
+from .. import wire
+from .._version import __version__
+from ..types import Delta, EngineInfo, GenerateRequest
+from .outputs import Rejected, to_delta, to_sglang_request
+
+logger = logging.getLogger(__name__)
+
+_ABORT_AGAIN_SECONDS = 0.05
+
+
+class Server(asyncio.Protocol):
+    """One connection, one engine. Runs in the engine's loop, in the host's main thread."""
+
+    def __init__(self, engine: Any, reader: wire.FrameReader, model: str) -> None:
+        self._engine = engine
+        self._manager = engine.tokenizer_manager
+        self._reader = reader
+        self._model = model
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._outbox: list[tuple[str, Delta]] = []
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        self._aborting: set[str] = set()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+
+    # ---- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio.Protocol."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of asyncio's
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio.Protocol: the application has left."""
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio.Protocol."""
+        for message in self._reader.feed(data):
+            self.on_message(message)
+
+    def on_message(self, message: wire.ToHost) -> None:
+        """Act on one message."""
+        if isinstance(message, wire.Generate):
+            request = message.request
+            task = self._loop.create_task(self._generate(request))
+            self._tasks[request.rid] = task
+            task.add_done_callback(lambda _: self._tasks.pop(request.rid, None))
+        elif isinstance(message, wire.Abort):
+            if message.rid in self._tasks:
+                self._spawn(self._abort(message.rid, self._tasks[message.rid]))
+        elif isinstance(message, wire.Call):
+            self._spawn(self._answer(message))
+
+    def _spawn(self, coro: Any) -> None:
+        task = self._loop.create_task(coro)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def send(self, message: wire.FromHost) -> None:
+        """Send one frame."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(wire.encode(message))
+
+    # ---- requests
+
+    async def _generate(self, request: GenerateRequest) -> None:
+        rid = request.rid
+        try:
+            outputs = self._manager.generate_request(to_sglang_request(request), None)
+            async for out in outputs:
+                self._post(rid, to_delta(out, request.logprobs, aborted=rid in self._aborting))
+        except Rejected as e:
+            self._fail(rid, str(e), rejected=e.rejected)
+        except ValueError as e:
+            self._fail(rid, str(e), rejected=True)
+        except Exception as e:
+            logger.exception("request %s failed", rid)
+            self._fail(rid, f"{type(e).__name__}: {e}", rejected=False)
+
+    def _post(self, rid: str, delta: Delta) -> None:
+        """Queue a delta; all that one step of the scheduler brings leaves in one frame."""
+        if not self._outbox:
+            self._loop.call_soon(self._flush)
+        self._outbox.append((rid, delta))
+
+    def _flush(self) -> None:
+        items, self._outbox = self._outbox, []
+        if items:
+            self.send(wire.Deltas(items))
+
+    def _fail(self, rid: str, message: str, *, rejected: bool) -> None:
+        self._flush()  # what it has said so far comes first
+        self.send(wire.Failed(rid, message, rejected))
+
+    async def _abort(self, rid: str, task: asyncio.Task[None]) -> None:
+        """Abort until it has ended: an abort that overtakes its request on the way is lost."""
+        self._aborting.add(rid)
+        try:
+            while not task.done():
+                self._manager.abort_request(rid)
+                await asyncio.wait({task}, timeout=_ABORT_AGAIN_SECONDS)
+        finally:
+            self._aborting.discard(rid)
+
+    # ---- calls
+
+    async def _answer(self, call: wire.Call) -> None:
+        methods: dict[str, Callable[[], Awaitable[Any]]] = {
+            "state": self._state,
+            "flush_cache": self._flush_cache,
+            "internal_state": self.internal_state,
+        }
+        try:
+            value = await methods[call.method]()
+        except Exception as e:
+            logger.exception("call %s failed", call.method)
+            self.send(wire.Answer(call.id, error=f"{call.method}: {type(e).__name__}: {e}"))
+        else:
+            self.send(wire.Answer(call.id, value))
+
+    async def internal_state(self) -> dict[str, Any]:
+        """What rank 0's scheduler says of itself, in plain types."""
+        states = await self._manager.get_internal_state()
+        to_builtins = seams.symbol("sglang.srt.utils.msgspec_utils.msgspec_to_builtins")
+        out: dict[str, Any] = to_builtins(states[0])
+        return out
+
+    async def _state(self) -> dict[str, int]:
+        ours = (await self.internal_state()).get("flashagents")
+        if ours is not None:
+            figures: dict[str, int] = ours["kv"]
+            return figures
+        # Stock radix cache: SGLang's own figures, which do not tell cached from free.
+        load = (await self._manager.get_loads())[0]
+        total = self._total_tokens()
+        return {
+            "kv_total": total,
+            "kv_used": load.num_used_tokens,
+            "kv_cached": 0,
+            "kv_free": total - load.num_used_tokens,
+            "running": load.num_running_reqs,
+            "waiting": load.num_waiting_reqs,
+        }
+
+    def _total_tokens(self) -> int:
+        return int(self._engine._scheduler_init_result.scheduler_infos[0]["max_total_num_tokens"])
+
+    async def _flush_cache(self) -> bool:
+        return bool((await self._manager.flush_cache()).success)
+
+    async def info(self) -> EngineInfo:
+        """What the engine is; asks the scheduler, so it proves that the engine answers."""
+        import torch
+
+        ours = (await self.internal_state()).get("flashagents")
+        args = self._engine.server_args
+        features = ["prefill_only"]
+        if args.enable_lora:
+            features.append("lora")
+        if ours is not None:
+            features += [name for name, entry in ours["features"].items() if entry["active"]]
+        return EngineInfo(
+            kind="embedded",
+            model=self._model,
+            context_length=int(self._manager.model_config.context_len),
+            max_total_tokens=self._total_tokens(),
+            device=str(args.device),
+            versions={
+                "flashagents": __version__,
+                "sglang": seams.SGLANG_VERSION,
+                "torch": str(torch.__version__),
+            },
+            features=features,
+        )
+
+
+async def serve(
+    engine: Any, sock: socket.socket, reader: wire.FrameReader, early: list[Any], model: str
+) -> None:
+    """Serve until the application closes the connection."""
+    server = Server(engine, reader, model)
+    await asyncio.get_running_loop().create_connection(lambda: server, sock=sock)
+    server.send(wire.Ready(await server.info()))
+    for message in early:
+        server.on_message(message)
+    await server.closed
+
+
+__all__ = ["Server", "serve"]
