@@ -54,8 +54,8 @@ def _snapshot(hub_id: str, patterns: list[str]) -> Path:
             raise disk_full(Path(constants.HF_HUB_CACHE)) from error
         raise ModelDownloadError(
             f"the model {hub_id!r} is no folder here, and could not be fetched from the hub"
-            f" ({type(error).__name__}): check the network (and HF_HUB_OFFLINE), pass the path of a model folder,"
-            " or leave the model out for the default one, which comes from the package index"
+            f" ({type(error).__name__}): check the network (and HF_HUB_OFFLINE), or pass the path of a model"
+            " folder, or leave the model out for the default one, which comes from the package index"
         ) from error
 
 

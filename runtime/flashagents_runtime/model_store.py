@@ -91,7 +91,7 @@ def resolve_model(
     if name.lower() in DEFAULT_NAMES:
         return prepare_packaged(DEFAULT_MODEL, progress=tell)
     path = Path(name).expanduser()
-    if path.exists():
+    if name and path.exists():
         check_model_folder(path, weights=weights)
         return path.resolve()
     if _HUB_ID.fullmatch(name):
