@@ -1,7 +1,7 @@
 """The chat tokenizers: a model folder's own, and one of bytes that needs no model.
 
-A folder with a `tokenizer.json` is read with the `tokenizers` library, and its template rendered by
-transformers' own renderer, without importing torch: this runs in the application's process.
+A folder's `tokenizer.json` is read with the `tokenizers` library alone: transformers' AutoTokenizer
+gives the same tokens, but imports torch into the application and takes ten seconds to do so.
 """
 
 from __future__ import annotations
@@ -13,56 +13,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from .chat import ChatMessage, ToolDefinition
-from .chat_normalise import normalise
-from .chat_probe import Render, TemplateCapabilities, probe
+from .chat_probe import TemplateCapabilities
+from .chat_template import JinjaTemplate, Template
 from .errors import ModelIntegrityError, ModelNotFoundError, TemplateError
 
 
-class _Templated:
-    """Rendering that all chat tokenizers share: normalise, render, and a stricter second try."""
-
-    _render: Render
-    _capabilities: TemplateCapabilities | None = None
-
-    @property
-    def capabilities(self) -> TemplateCapabilities:
-        """What the chat template can take (probed once a template)."""
-        if self._capabilities is None:
-            self._capabilities = probe(self._render)
-        return self._capabilities
-
-    def render(
-        self,
-        messages: Sequence[ChatMessage],
-        *,
-        tools: Sequence[ToolDefinition] = (),
-        generation_prompt: bool = True,
-        template_args: Mapping[str, Any] | None = None,
-    ) -> str:
-        """See `ChatTokenizer.render`."""
-        if not messages and not tools:
-            return ""
-        variables = dict(template_args or {})
-        can = self.capabilities
-        strictest = TemplateCapabilities(
-            system=can.system, text_parts=can.text_parts, images=can.images, tools=can.tools
-        )
-        error: Exception | None = None
-        for attempt in (can, strictest, TemplateCapabilities(text_parts=can.text_parts, images=can.images)):
-            dicts, native_tools = normalise(
-                messages, attempt, tools=tools, generation_prompt=generation_prompt
-            )
-            try:
-                return self._render(
-                    dicts, tools=native_tools, add_generation_prompt=generation_prompt, **variables
-                )
-            except Exception as e:  # a template is foreign code and may raise anything
-                error = error or e
-        raise TemplateError(f"the model's chat template cannot render this conversation: {error}") from error
-
-
-class HFChatTokenizer(_Templated):
+class HFChatTokenizer(JinjaTemplate):
     """Tokenizer and chat template of a Hugging Face model folder, offline.
 
     Args:
@@ -95,18 +51,8 @@ class HFChatTokenizer(_Templated):
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         config = read_json(self.folder / "tokenizer_config.json")
-        self._special = _special_tokens(config, read_json(self.folder / "special_tokens_map.json"))
-        self.chat_template = chat_template or _chat_template(self.folder, config)
-
-    @property
-    def capabilities(self) -> TemplateCapabilities:
-        """What the chat template can take (probed once a template and process)."""
-        if self._capabilities is None:
-            self._capabilities = _probed(self.chat_template, tuple(sorted(self._special.items())))
-        return self._capabilities
-
-    def _render(self, messages: list[dict[str, Any]], **variables: Any) -> str:
-        return _render_template(self.chat_template, messages, **{**self._special, **variables})
+        special = _special_tokens(config, read_json(self.folder / "special_tokens_map.json"))
+        super().__init__(chat_template or _chat_template(self.folder, config), special)
 
     def encode(self, text: str) -> list[int]:
         """See `ChatTokenizer.encode`."""
@@ -119,7 +65,7 @@ class HFChatTokenizer(_Templated):
         return text
 
 
-class ByteChatTokenizer(_Templated):
+class ByteChatTokenizer(Template):
     """UTF-8 bytes as token ids and a plain ChatML template: for `ScriptedEngine`, without any model.
 
     Example:
@@ -160,42 +106,21 @@ class ByteChatTokenizer(_Templated):
 _load_lock = threading.Lock()
 
 
-def load_chat_tokenizer(model: str | Path) -> HFChatTokenizer:
-    """The tokenizer of a model folder or hub id; one object a model and process.
-
-    A hub id is looked up in the local hub cache and fetched (tokenizer files only) where it is
-    not there, unless `HF_HUB_OFFLINE` says otherwise.
+def load_chat_tokenizer(folder: str | Path) -> HFChatTokenizer:
+    """The tokenizer of a model folder; one object a folder and process.
 
     Raises:
-        ModelNotFoundError: no such folder and no such model in the hub's cache or the hub.
+        ModelNotFoundError: no such folder.
         ModelIntegrityError: tokenizer files are missing or broken.
         TemplateError: the model has no chat template.
     """
     with _load_lock:
-        return _load(str(model_folder(model)))
+        return _load(str(Path(folder).resolve()))
 
 
 @lru_cache(maxsize=16)
 def _load(folder: str) -> HFChatTokenizer:
     return HFChatTokenizer(folder)
-
-
-def model_folder(model: str | Path) -> Path:
-    """The local folder that holds a model's small files (configuration, tokenizer, template)."""
-    path = Path(model).expanduser()
-    if path.is_dir():
-        return path.resolve()
-    if isinstance(model, Path) or str(model).startswith(("/", ".", "~")):
-        raise ModelNotFoundError(f"there is no model folder {path}")
-    from huggingface_hub import snapshot_download
-
-    try:
-        folder = snapshot_download(str(model), allow_patterns=["*.json", "*.jinja", "*.model", "*.txt"])
-    except Exception as e:
-        raise ModelNotFoundError(
-            f"{model!r} is neither a folder nor a model that the hub or its local cache has: {e}"
-        ) from e
-    return Path(folder)
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -240,20 +165,4 @@ def _chat_template(folder: Path, config: Mapping[str, Any]) -> str:
     return template
 
 
-def _render_template(template: str, messages: list[dict[str, Any]], **variables: Any) -> str:
-    from transformers.utils.chat_template_utils import render_jinja_template
-
-    # `tools` and `add_generation_prompt` are parameters of their own, the rest goes to the template.
-    rendered, _ = render_jinja_template([messages], chat_template=template, **variables)
-    text: str = rendered[0]
-    return text
-
-
-@lru_cache(maxsize=64)
-def _probed(template: str, special: tuple[tuple[str, str], ...]) -> TemplateCapabilities:
-    return probe(
-        lambda messages, **variables: _render_template(template, messages, **{**dict(special), **variables})
-    )
-
-
-__all__ = ["ByteChatTokenizer", "HFChatTokenizer", "load_chat_tokenizer", "model_folder", "read_json"]
+__all__ = ["ByteChatTokenizer", "HFChatTokenizer", "load_chat_tokenizer", "read_json"]

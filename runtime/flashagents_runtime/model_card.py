@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from .chat_tokenizer import model_folder, read_json
+from .chat_tokenizer import read_json
 from .types import SamplingParams
 
 # The names under which configurations hold the longest sequence, in SGLang's order of preference
@@ -28,7 +28,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """A model, by its configuration files.
 
     Attributes:
-        name: the folder's or the hub's name, for people.
+        name: the folder's or the hub's name.
         model_type: transformers' name of the model's kind, such as "qwen3"; "" where unknown.
         architectures: the model classes.
         context_length: longest prompt + answer, tokens; None where the configuration does not say.
@@ -44,19 +44,22 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     sampling: SamplingParams = SamplingParams()
 
 
-def read_model_card(model: str | Path) -> ModelCard:
-    """The card of a model folder or hub id.
+def read_model_card(folder: str | Path, name: str | None = None) -> ModelCard:
+    """The card of a model folder.
+
+    Args:
+        folder: holds `config.json` and perhaps `generation_config.json`.
+        name: the model's name, where the folder's own name is not it.
 
     Raises:
-        ModelNotFoundError: no such model.
         ModelIntegrityError: a configuration file is broken.
     """
-    folder = model_folder(model)
+    folder = Path(folder)
     config = read_json(folder / "config.json")
     text = config.get("text_config")
     text_config = text if isinstance(text, dict) else config
     return ModelCard(
-        name=Path(model).name,
+        name=name or folder.name,
         model_type=str(config.get("model_type") or ""),
         architectures=[str(a) for a in config.get("architectures") or []],
         context_length=_context_length(text_config),

@@ -53,7 +53,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     logit_bias: dict[str, float] | None = None
 
     def to_sglang(self) -> dict[str, Any]:
-        """The keyword arguments of SGLang's class: fields that differ from their default."""
+        """The keyword arguments of SGLang's class; what was left out is left out there too."""
         out: dict[str, Any] = msgspec.to_builtins(self)
         return out
 

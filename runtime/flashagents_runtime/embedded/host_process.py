@@ -30,6 +30,11 @@ _GRACE_SECONDS = 10.0  # for a host that was asked to end
 _LOG_GRACE_SECONDS = 1.0  # for the last words of a host that died
 
 
+def host_command(fd: int) -> list[str]:
+    """The host's command line. -P: the user's working folder is no place to import modules from."""
+    return [sys.executable, "-P", "-m", "flashagents_runtime.host", str(fd)]
+
+
 class HostProcess(asyncio.Protocol):
     """Starts a host, keeps the socket to it, and tells every waiting call when it ends.
 
@@ -98,10 +103,8 @@ class HostProcess(asyncio.Protocol):
         root = str(Path(__file__).parents[2])
         paths = [root, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
         env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
-        # -P: the user's working folder is no place to import modules from.
-        argv = [sys.executable, "-P", "-m", "flashagents_runtime.host", str(theirs.fileno())]
         return subprocess.Popen(
-            argv,
+            host_command(theirs.fileno()),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

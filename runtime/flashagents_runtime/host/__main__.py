@@ -25,7 +25,7 @@ def main() -> None:
     _die_with(setup.parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     tempfile.tempdir = setup.run_dir
-    tempfile.template = setup.token + "-"  # type: ignore[misc]  # SGLang names its shared memory after these
+    tempfile.template = setup.token + "-"  # SGLang names its shared memory after these
 
     def report(stage: str, fraction: float) -> None:
         sock.sendall(wire.encode(wire.Progressed(Progress(stage, fraction))))
