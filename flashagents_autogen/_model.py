@@ -71,8 +71,10 @@ class ModelSource:
                 model = self._engine.info.model
         from flashagents_runtime.model_store import resolve_model
 
-        folder = resolve_model(model, progress=progress)
-        return LoadedModel(self._tokenizer or load_chat_tokenizer(folder), read_model_card(folder))
+        # The engine itself asks for the weights where it needs them.
+        folder = resolve_model(model, progress=progress, weights=False)
+        tokenizer = self._tokenizer or load_chat_tokenizer(folder)
+        return LoadedModel(tokenizer, read_model_card(folder, None if model is None else str(model)))
 
 
 __all__ = ["LoadedModel", "ModelSource"]
