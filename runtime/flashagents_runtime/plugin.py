@@ -27,6 +27,7 @@ from typing import Any, Protocol
 
 from . import sglang_seams as seams
 from ._version import __version__
+from .intra_turn import IntraTurn
 
 __all__ = ["CACHE_BACKEND", "Feature", "active_hooks", "build_cache", "install_hooks", "register", "state"]
 
@@ -43,10 +44,13 @@ class Feature(Protocol):
     """One part of the plug-in."""
 
     name: str
-    hooks: Mapping[str, Hook]
 
-    def refusal(self, ctx: Any) -> str | None:
-        """Why this feature cannot run with the configuration of `ctx` (TreeCacheBuildContext), or None."""
+    @property
+    def hooks(self) -> Mapping[str, Hook]:
+        """The hook of each target (dotted path)."""
+
+    def refusal(self, ctx: Any, cache: Any) -> str | None:
+        """Why this feature cannot run with `cache` and `ctx` (TreeCacheBuildContext), or None."""
 
     def attach(self, ctx: Any, cache: Any) -> None:
         """Set up the feature's state for `cache`, whose hooks are in place."""
@@ -67,7 +71,7 @@ def register() -> None:
 
 def features() -> list[Feature]:
     """The features of this release, in the order in which they attach."""
-    return []
+    return [IntraTurn()]
 
 
 def build_cache(ctx: Any) -> Any:
@@ -77,8 +81,10 @@ def build_cache(ctx: Any) -> Any:
     """
     try:
         seams.require()
-        cache, refused = _new_cache(ctx)
-        running = [f for f in features() if f.name not in refused]
+        cache = seams.symbol("sglang.srt.mem_cache.registry.default_radix_cache_factory")(ctx)
+        candidates = features()
+        refused = _refusals(ctx, cache, candidates)
+        running = [f for f in candidates if f.name not in refused]
         hooks: dict[str, Hook] = {f"{_SCHEDULER}.get_internal_state": _around_get_internal_state}
         for feature in running:
             hooks.update(feature.hooks)
@@ -108,19 +114,18 @@ class _Attached:
         self.hooks = hooks
 
 
-def _new_cache(ctx: Any) -> tuple[Any, dict[str, str]]:
+def _refusals(ctx: Any, cache: Any, candidates: list[Feature]) -> dict[str, str]:
     switched_off = {name.strip() for name in os.environ.get("FLASHAGENTS_DISABLE", "").split(",")}
     refused: dict[str, str] = {}
-    for feature in features():
-        reason = feature.refusal(ctx)
-        if reason is not None and os.environ.get("FLASHAGENTS_STRICT") == "1":
-            raise seams.SeamError(f"{feature.name} cannot run: {reason} (FLASHAGENTS_STRICT=1)")
+    for feature in candidates:
+        reason = feature.refusal(ctx, cache)
         if feature.name in switched_off:
-            reason = "switched off by FLASHAGENTS_DISABLE"
-        if reason is not None:
+            refused[feature.name] = "switched off by FLASHAGENTS_DISABLE"
+        elif reason is not None:
+            if os.environ.get("FLASHAGENTS_STRICT") == "1":
+                raise seams.SeamError(f"{feature.name} cannot run: {reason} (FLASHAGENTS_STRICT=1)")
             refused[feature.name] = reason
-    cache = seams.symbol("sglang.srt.mem_cache.registry.default_radix_cache_factory")(ctx)
-    return cache, refused
+    return refused
 
 
 _installed: dict[str, Hook] = {}
@@ -204,7 +209,7 @@ def _around_get_internal_state(original: Hook, self: Any, recv_req: Any) -> Any:
 
 
 def kv_figures(scheduler: Any) -> dict[str, int]:
-    """How full a scheduler is: the fields of `flashagents_runtime.types.EngineState`, in tokens and requests."""
+    """How full a scheduler is: the fields of `EngineState`, in tokens and requests."""
     total = int(scheduler.max_total_num_tokens)
     free = int(scheduler.token_to_kv_pool_allocator.available_size())
     cached = int(scheduler.tree_cache.evictable_size())

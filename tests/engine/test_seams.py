@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from flashagents_runtime import plugin, sglang_seams
 from flashagents_runtime.sglang_seams import SEAMS, Seam, SeamError
 

@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+
 from helpers.scheduler_harness import SchedulerHarness, tiny_model
 
 

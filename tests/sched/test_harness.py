@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from helpers.scheduler_harness import Request, SchedulerHarness
 
 pytestmark = pytest.mark.engine
