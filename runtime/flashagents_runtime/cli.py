@@ -1,0 +1,97 @@
+"""The command line: `flashagents doctor`, `flashagents prepare-model`, `flashagents --version`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ._version import __version__
+from .errors import FlashAgentsError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="flashagents",
+    help="FlashAgents for AutoGen: AutoGen agents on embedded SGLang engines.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"flashagents-autogen {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """FlashAgents for AutoGen: AutoGen agents on embedded SGLang engines."""
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Check versions, device, shims, SGLang seams and folders; exit status 1 if something is wrong."""
+    from .doctor import Report, examine
+
+    with Console(stderr=True).status("Looking at torch and SGLang"):
+        report: Report = examine()
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
+    else:
+        table = Table(box=None, show_header=False)
+        table.add_column()
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        signs = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[red]problem[/]"}
+        for check in report.checks:
+            table.add_row(signs[check.status], check.name, escape(check.found))
+        out = Console()
+        out.print(table)
+        for line in report.advice():
+            out.print(f"\n{escape(line)}", soft_wrap=True, highlight=False)
+        out.print("\nAll is well." if report.ok else "\nThis installation does not work as it is.")
+    raise typer.Exit(0 if report.ok else 1)
+
+
+@app.command()
+def prepare_model(
+    name: Annotated[
+        str | None, typer.Argument(help="A folder or hub id; left out, the default model.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+) -> None:
+    """Fetch and check a model, so that the first engine start needs no network; print its folder."""
+    from .model_store import resolve_model
+    from .progress import show_progress
+
+    with show_progress(quiet=quiet) as progress:
+        folder = resolve_model(name, progress=progress)
+    typer.echo(folder)
+
+
+def main() -> None:
+    """Entry point: our errors are one line on standard error and exit status 1, Ctrl-C is 130."""
+    try:
+        app(standalone_mode=True)
+    except (FlashAgentsError, ImportError) as error:
+        typer.echo(f"flashagents: {error}", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+__all__ = ["app", "main"]

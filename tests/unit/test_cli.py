@@ -1,0 +1,110 @@
+"""The command line: what it prints, where, and its exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flashagents_runtime import __version__, cli, doctor, model_store
+from flashagents_runtime.doctor import Check, Report
+from flashagents_runtime.errors import ModelDownloadError
+from flashagents_runtime.types import Progress
+
+GOOD = Report(ok=True, checks=[Check(name="python", status="ok", found="3.11.7 [x]")])
+BAD = Report(
+    ok=False,
+    checks=[
+        Check(name="default model", status="note", found="not prepared yet", advice="later"),
+        Check(name="sglang", status="problem", found="not installed", advice="install it"),
+    ],
+)
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(cli.app, list(arguments))
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_version() -> None:
+    assert run("--version") == (0, f"flashagents-autogen {__version__}\n", "")
+
+
+@pytest.mark.parametrize(("report", "status"), [(GOOD, 0), (BAD, 1)], ids=["good", "bad"])
+def test_doctor_for_programs(report: Report, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda: report)
+    code, out, _ = run("doctor", "--json")
+    assert code == status
+    answer = json.loads(out)
+    assert answer["ok"] is report.ok
+    assert [check["name"] for check in answer["checks"]] == [check.name for check in report.checks]
+
+
+def test_doctor_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda: GOOD)
+    code, out, _ = run("doctor")
+    assert code == 0
+    assert "3.11.7 [x]" in out, "square brackets are text, not markup"
+    assert "All is well." in out
+    monkeypatch.setattr(doctor, "examine", lambda: BAD)
+    code, out, _ = run("doctor")
+    assert code == 1
+    assert out.index("sglang: install it") < out.index("default model: later"), "problems come first"
+
+
+def test_prepare_model_prints_the_folder_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def resolve(name: str | None, *, progress: object) -> Path:
+        assert callable(progress)
+        progress(Progress("Downloading", 0.5))
+        return tmp_path
+
+    monkeypatch.setattr(model_store, "resolve_model", resolve)
+    code, out, err = run("prepare-model")
+    assert (code, out) == (0, f"{tmp_path}\n")
+    assert "Downloading" in err
+    assert run("prepare-model", "--quiet") == (0, f"{tmp_path}\n", "")
+
+
+def test_our_errors_are_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def resolve(name: str | None, *, progress: object) -> Path:
+        raise ModelDownloadError("no network: do this")
+
+    monkeypatch.setattr(model_store, "resolve_model", resolve)
+    monkeypatch.setattr(sys, "argv", ["flashagents", "prepare-model", "--quiet"])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 1
+    assert capsys.readouterr().err == "flashagents: no network: do this\n"
+
+
+def test_as_a_module() -> None:
+    command = [sys.executable, "-m", "flashagents_runtime", "--version"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert answer.stdout == f"flashagents-autogen {__version__}\n"
+
+
+def test_an_interrupt_is_quiet() -> None:
+    code = (
+        "import sys, time\nfrom pathlib import Path\nfrom flashagents_runtime import cli, model_store\n"
+        "def resolve(name, *, progress):\n    print('ready', flush=True)\n    time.sleep(60)\n"
+        "model_store.resolve_model = resolve\nsys.argv = ['flashagents', 'prepare-model']\ncli.main()\n"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None and child.stderr is not None
+        assert child.stdout.readline() == "ready\n"
+        os.kill(child.pid, signal.SIGINT)
+        assert child.wait(30) == cli.INTERRUPTED
+        assert "Traceback" not in child.stderr.read()
+
+
+def test_importing_the_command_line_is_light() -> None:
+    code = "import sys, flashagents_runtime.cli, flashagents_runtime.doctor; print('torch' in sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout == "False\n"
