@@ -33,7 +33,7 @@ def show_progress(console: Console | None = None, *, quiet: bool = False) -> Ite
 
 @contextlib.contextmanager
 def _bars(console: Console) -> Iterator[ProgressCallback]:
-    columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.description}"), BarColumn())
+    columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.description}", markup=False), BarColumn())
     tasks: dict[str, TaskID] = {}
     lock = threading.Lock()
     with RichProgress(*columns, TaskProgressColumn(), TimeElapsedColumn(), console=console) as bars:

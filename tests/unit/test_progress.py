@@ -35,7 +35,7 @@ def test_without_a_terminal_each_stage_is_one_plain_line() -> None:
 def test_on_a_terminal_there_are_bars() -> None:
     text = shown(terminal=True)
     assert "\x1b" in text
-    assert all(stage in text for stage in ("Download", "Convert"))
+    assert all(stage in text for stage in ("Download", "Check [a]", "Convert"))
     assert "100%" in text, "a stage is done when the next begins"
 
 
