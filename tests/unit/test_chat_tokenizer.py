@@ -23,34 +23,24 @@ CONVERSATION = [
     ChatMessage(role="assistant", content="Day 1:\tFushimi Inari — 06:30."),
     ChatMessage(role="user", content="And day 2?", source="user"),
 ]
-DICTS = [{"role": m.role, "content": m.text} for m in CONVERSATION]
+FIXTURES = Path(__file__).parent.parent / "fixtures"
 
 
 @pytest.fixture(scope="module", params=NAMES)
-def folder(request: pytest.FixtureRequest) -> Path:
-    return tokenizer_folder_or_skip(request.param)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
-def test_tokens_and_text_are_those_of_transformers(folder: Path) -> None:
-    # Imported here: it takes seconds, and the library itself does without.
-    from transformers import PreTrainedTokenizerFast
+@pytest.fixture(scope="module")
+def folder(name: str) -> Path:
+    return tokenizer_folder_or_skip(name)
 
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    special = {
-        k: (v["content"] if isinstance(v, dict) else v)
-        for k, v in config.items()
-        if k in ("bos_token", "eos_token")
-    }
-    theirs = PreTrainedTokenizerFast(
-        tokenizer_file=str(folder / "tokenizer.json"), chat_template=config["chat_template"], **special
-    )
-    ours = load_chat_tokenizer(folder)
-    assert ours.render(CONVERSATION) == theirs.apply_chat_template(
-        DICTS, tokenize=False, add_generation_prompt=True
-    )
-    ids = encode_chat(ours, CONVERSATION)
-    assert ids == theirs.apply_chat_template(DICTS, add_generation_prompt=True, return_dict=False)
-    assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+
+def test_tokens_are_those_of_transformers(folder: Path, name: str) -> None:
+    """The reference is `PreTrainedTokenizerFast.apply_chat_template` of transformers 5.12.1, written down
+    because importing it takes longer than all tests here; test_client_engine.py asks it live."""
+    theirs = json.loads((FIXTURES / "canonical_ids.json").read_text())[name]
+    assert encode_chat(load_chat_tokenizer(folder), CONVERSATION) == theirs
 
 
 def test_special_tokens_are_one_token_each(folder: Path) -> None:
