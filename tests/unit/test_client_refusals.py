@@ -1,0 +1,81 @@
+"""What the client refuses: a ValueError that names the thing, before anything is asked of the engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from autogen_core import Image
+from autogen_core.models import ModelInfo, UserMessage
+from PIL import Image as PILImage
+
+from flashagents_autogen import FlashAgentsChatCompletionClient
+from flashagents_runtime import ScriptedEngine, UnsupportedFeatureError
+from helpers.clients import collect, scripted, system, user
+
+NO_SKILLS = ModelInfo(
+    vision=False, function_calling=False, json_output=False, structured_output=False, family="unknown"
+)
+PICTURE = UserMessage(content=["Look:", Image(PILImage.new("RGB", (2, 2)))], source="user")
+
+
+@pytest.mark.parametrize("name", ["", "with space", "é", "x" * 65, "semi;colon"])
+async def test_source_names(name: str) -> None:
+    client, engine = scripted("a")
+    with pytest.raises(ValueError, match="invalid source name"):
+        await client.create([user("Hi.", name)])
+    assert engine.requests == []
+
+
+async def test_no_messages() -> None:
+    client, _ = scripted("a")
+    with pytest.raises(ValueError, match="no messages"):
+        await client.create([])
+
+
+async def test_an_image_without_vision() -> None:
+    client, _ = scripted("a")
+    with pytest.raises(UnsupportedFeatureError, match="vision"):
+        await client.create([PICTURE])
+    with pytest.raises(ValueError, match="vision"):
+        await collect(client, [PICTURE])
+
+
+async def test_system_messages_apart_where_the_model_is_said_to_take_one() -> None:
+    info: ModelInfo = {**NO_SKILLS, "multiple_system_messages": False}
+    client, _ = scripted("a", "b", model_info=info)
+    assert (await client.create([system("A"), system("B"), user()])).content == "a"
+    with pytest.raises(ValueError, match="not consecutive"):
+        await client.create([system("A"), user(), system("B")])
+    client, _ = scripted("a")
+    await client.create([system("A"), user(), system("B")])  # by default they are placed
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"tempratur": 1}, "unknown create argument 'tempratur'"),
+        ({"n": 2}, "n=2"),
+        ({"temperature": -1}, "temperature=-1"),
+        ({"top_p": 0}, "top_p=0"),
+        ({"max_tokens": 0}, "max_tokens=0"),
+        ({"presence_penalty": 3}, "presence_penalty=3"),
+        ({"top_logprobs": 2}, "needs logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs=21"),
+        ({"stop": 7}, "stop"),
+    ],
+)
+async def test_create_arguments(args: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        scripted("a", **args)
+    client, engine = scripted("a")
+    with pytest.raises(ValueError, match=message):
+        await client.create([user()], extra_create_args=args)
+    assert engine.requests == []
+
+
+def test_constructor_arguments_that_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="engine_args"):
+        FlashAgentsChatCompletionClient(engine=ScriptedEngine(), engine_args={"tp_size": 2})
+    with pytest.raises(ValueError, match="Missing required field"):
+        FlashAgentsChatCompletionClient(engine=ScriptedEngine(), model_info={"vision": False})  # type: ignore[typeddict-item]
