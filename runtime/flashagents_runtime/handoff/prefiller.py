@@ -1,0 +1,180 @@
+"""Opens prefill sessions on one engine and keeps them out of each other's and the decodes' way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from time import monotonic
+
+from ..engine import Engine
+from ..types import Delta, GenerateRequest
+from .chunk_sizer import ChunkSizer, PrefillCurve
+from .common_prefix import common_prefix
+from .session import PrefillSession
+from .warmup_budget import WarmupBudget
+
+#: `EngineInfo.features` of servers with our plug-in.
+FEATURE_WARMUP_BUDGET = "warmup_budget"  # the scheduler keeps warm-ups within a share of its time
+FEATURE_INTRA_TURN = "intra_turn_cache"  # requests of one batch share what they have in common
+
+_WORTH_WAITING = 64  # tokens that another session is just computing
+
+
+class Prefiller:
+    """The sessions of one engine.
+
+    What the client can do for a server without our plug-in is done here:
+
+    - warm-ups stay within a share of time while requests of this process decode (`WarmupBudget`);
+    - a session waits while another one computes a prefix that both share, instead of computing it too.
+
+    Args:
+        engine: any engine.
+        chunk_size: a fixed chunk size for all sessions; None learns it (`ChunkSizer`).
+        share: of the engine's time for warm-ups beside decodes.
+
+    Attributes:
+        curve: measured prefill times.
+        budget: the share of time.
+        gap: seconds from the end of upstream to the real request, on average; None: not seen yet.
+    """
+
+    def __init__(self, engine: Engine, *, chunk_size: int | None = None, share: float = 0.05) -> None:
+        self.engine = engine
+        self.curve = PrefillCurve()
+        self.clock = monotonic
+        self.budget = WarmupBudget(lambda: self.clock(), share=share)
+        self.gap: float | None = None
+        self._chunk_size = chunk_size
+        self._sessions: dict[PrefillSession, None] = {}  # in order of opening
+        self._timer: asyncio.TimerHandle | None = None
+        self._change: asyncio.Future[None] | None = None
+
+    def open(
+        self,
+        *,
+        lora: str | None = None,
+        extra_key: str | None = None,
+        cache_salt: str | None = None,
+        routed_dp_rank: int | None = None,
+        expected: int | None = None,
+        chunk_size: int | None = None,
+    ) -> PrefillSession:
+        """Open a session; end it with `generate` or `close`.
+
+        Args:
+            lora: adapter of the agent whose prompt it is.
+            extra_key: see `GenerateRequest`.
+            cache_salt: see `GenerateRequest`.
+            routed_dp_rank: with data parallelism, the rank that all its requests go to.
+            expected: tokens that upstream will write, where that can be guessed.
+            chunk_size: for this session alone.
+        """
+        sizer = ChunkSizer(self.curve, chunk_size or self._chunk_size, expected=expected)
+        session = PrefillSession(
+            self,
+            sizer,
+            lora=lora,
+            extra_key=extra_key,
+            cache_salt=cache_salt,
+            routed_dp_rank=routed_dp_rank,
+        )
+        self._sessions[session] = None
+        return session
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+        """An ordinary request that has no session; warm-ups make room for it."""
+        try:
+            with self.budget.decode():
+                async with aclosing(self.engine.generate(request)) as stream:
+                    async for delta in stream:
+                        yield delta
+        finally:
+            self.changed_now()
+
+    async def close(self) -> None:
+        """Close all sessions. The engine stays open: it is its owner's."""
+        for session in list(self._sessions):
+            await session.close()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # For the sessions.
+
+    def has(self, feature: str) -> bool:
+        """Whether the engine's server does this itself."""
+        return self.engine.info is not None and feature in self.engine.info.features
+
+    def allow(self, session: PrefillSession, waiting: int) -> int:
+        """How many of the waiting tokens a session may prefill now; 0 to be asked again later."""
+        if not self.has(FEATURE_INTRA_TURN) and self._in_the_works(session) >= _WORTH_WAITING:
+            return 0  # `changed_now` comes when that chunk is done
+        if self.has(FEATURE_WARMUP_BUDGET) or not self.budget.decoding:
+            return waiting
+        delay = self.budget.delay()
+        if delay > 0:
+            self._wake_in(delay)
+            return 0
+        return self._longest_pass(waiting)
+
+    def charge(self, tokens: int) -> float:
+        """Take the expected time of a chunk from the budget; returns what was taken."""
+        if self.has(FEATURE_WARMUP_BUDGET):
+            return 0.0
+        return self.budget.charge(self.curve.seconds(tokens))
+
+    def observe(self, charged: float, tokens: int, seconds: float) -> None:
+        """A chunk has taken `seconds` and computed `tokens`."""
+        self.curve.observe(tokens, seconds)
+        self.budget.correct(charged, seconds)
+
+    def observe_gap(self, seconds: float) -> None:
+        """A real request came `seconds` after its upstream had ended."""
+        self.gap = seconds if self.gap is None else self.gap + 0.2 * (seconds - self.gap)
+
+    def forget(self, session: PrefillSession) -> None:
+        """A session has closed."""
+        self._sessions.pop(session, None)
+        self.changed_now()
+
+    def changed_now(self) -> None:
+        """Something has ended: sessions that were held back may go on."""
+        if self._change is not None and not self._change.done():
+            self._change.set_result(None)
+        self._change = None
+        for session in list(self._sessions):
+            session.pump()
+
+    async def changed(self) -> None:
+        """Wait for the next change."""
+        if self._change is None:
+            self._change = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._change)
+
+    def _in_the_works(self, session: PrefillSession) -> int:
+        """Tokens that the session needs and another one, of its namespace, is just computing."""
+        most = 0
+        for other in self._sessions:
+            ids = other.in_flight
+            if other is not session and ids is not None and other.namespace() == session.namespace():
+                most = max(most, common_prefix(ids, session.target) - max(session.warm, other.warm))
+        return most
+
+    def _longest_pass(self, waiting: int) -> int:
+        """As many of the waiting tokens as one pass beside a decode should have."""
+        while waiting > 512 and self.curve.seconds(waiting) > self.budget.longest_pass:
+            waiting //= 2
+        return waiting
+
+    def _wake_in(self, seconds: float) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self.changed_now()
+
+
+__all__ = ["FEATURE_INTRA_TURN", "FEATURE_WARMUP_BUDGET", "Prefiller"]
