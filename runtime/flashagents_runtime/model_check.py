@@ -16,8 +16,8 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.j
 WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 
 
-def check_model_folder(folder: Path, *, weights: bool = True) -> None:
-    """Check that `folder` holds a configuration, a tokenizer and (unless `weights=False`) whole weights.
+def check_model_folder(folder: Path, *, weights: bool = True, tokenizer: bool = True) -> None:
+    """Check that `folder` holds a configuration and, unless told otherwise, a tokenizer and whole weights.
 
     Raises:
         ModelNotFoundError: it is no model folder at all.
@@ -34,7 +34,7 @@ def check_model_folder(folder: Path, *, weights: bool = True) -> None:
     config = read_json(folder / "config.json")
     if not config.get("model_type") and not config.get("architectures"):
         raise ModelIntegrityError(f"{folder / 'config.json'} names neither model_type nor architectures")
-    if not any((folder / name).exists() for name in TOKENIZER_FILES):
+    if tokenizer and not any((folder / name).exists() for name in TOKENIZER_FILES):
         raise ModelIntegrityError(
             f"{folder} has no tokenizer (one of {', '.join(TOKENIZER_FILES)}): copy the model's own there"
         )

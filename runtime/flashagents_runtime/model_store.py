@@ -69,6 +69,7 @@ def resolve_model(
     *,
     progress: ProgressCallback | None = None,
     weights: bool = True,
+    tokenizer: bool = True,
 ) -> Path:
     """Return the folder of a model, prepared and checked.
 
@@ -78,6 +79,7 @@ def resolve_model(
             fetched from the model hub (or found in the hub's own cache).
         progress: called with each step; from the calling thread alone.
         weights: False accepts a folder without weights (engines started with dummy weights).
+        tokenizer: False accepts a folder without a tokenizer (engines that take and give token ids alone).
 
     Raises:
         ModelNotFoundError: no such folder or name, or the hub does not know it.
@@ -92,11 +94,11 @@ def resolve_model(
         return prepare_packaged(DEFAULT_MODEL, progress=tell)
     path = Path(name).expanduser()
     if name and path.exists():
-        check_model_folder(path, weights=weights)
+        check_model_folder(path, weights=weights, tokenizer=tokenizer)
         return path.resolve()
     if _HUB_ID.fullmatch(name):
         folder = fetch_from_hub(name, progress=tell)
-        check_model_folder(folder, weights=weights)
+        check_model_folder(folder, weights=weights, tokenizer=tokenizer)
         return folder
     raise ModelNotFoundError(
         f"there is no model {name!r}: no such folder here ({path.absolute()}), and no hub id, which has the"

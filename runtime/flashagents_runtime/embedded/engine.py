@@ -108,7 +108,14 @@ class EmbeddedEngine:
     def _resolve_model(self) -> str:
         from ..model_store import resolve_model
 
-        return str(resolve_model(self.model, progress=self._tell))
+        return str(
+            resolve_model(
+                self.model,
+                progress=self._tell,
+                weights=self.engine_args.get("load_format") != "dummy",
+                tokenizer=not self.engine_args.get("skip_tokenizer_init"),
+            )
+        )
 
     def _started(self, future: concurrent.futures.Future[EngineInfo]) -> None:
         with self._lock:

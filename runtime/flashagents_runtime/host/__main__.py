@@ -24,6 +24,7 @@ def main() -> None:
     setup, rest = _receive_setup(sock, reader)
     _die_with(setup.parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _choose_threads()
     tempfile.tempdir = setup.run_dir
     tempfile.template = setup.token + "-"  # SGLang names its shared memory after these
 
@@ -80,6 +81,16 @@ def _die_with(parent_pid: int) -> None:
         _end(1)
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def _choose_threads() -> None:
+    """Without a GPU, let torch take half of the cores; OMP_NUM_THREADS overrides.
+
+    The application and the engine's other processes need the rest: OpenMP's threads wait for each other
+    by spinning, so one core too few makes a decode step many times slower. Torch reads this at import.
+    """
+    if not os.path.exists("/dev/nvidiactl"):
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // 2)))
 
 
 def _reason(error: BaseException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import multiprocessing
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +52,8 @@ def build_engine(model: str, user_args: dict[str, Any], report: Callable[[str, f
     _check_names(args, engine_class.server_args_class)
     if args.get("incremental_streaming_output") is not True:
         raise ValueError("incremental_streaming_output=False cannot be had: the client takes deltas")
+    if not torch.cuda.is_available():
+        _fork_children()
     report("Starting the scheduler", 0.3)
 
     class HostedEngine(engine_class):  # type: ignore[misc, valid-type]  # known at run time only
@@ -58,6 +61,23 @@ def build_engine(model: str, user_args: dict[str, Any], report: Callable[[str, f
         run_detokenizer_process_func = staticmethod(run_detokenizer_process)
 
     return HostedEngine(model_path=model, **args)
+
+
+def _fork_children() -> None:
+    """Let SGLang fork its scheduler and detokenizer instead of spawning them.
+
+    SGLang spawns because CUDA does not survive a fork. Without CUDA a forked child needs not import
+    torch and SGLang anew, which is most of the time that a small engine takes to start. At that point the
+    host has no thread but the parent watch, which holds no locks, and no thread pool of torch.
+    """
+    engine_module = seams.symbol("sglang.srt.entrypoints.engine")
+    set_envs_and_config = engine_module._set_envs_and_config
+
+    def then_fork(server_args: Any) -> None:
+        set_envs_and_config(server_args)
+        multiprocessing.set_start_method("fork", force=True)
+
+    engine_module._set_envs_and_config = then_fork
 
 
 def _check_names(args: dict[str, Any], server_args_class: Any) -> None:
