@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -58,11 +59,12 @@ class CutRules:
     splitting pre-tokenizer (Gemma): do it where the tokenizer is loaded.
 
     Args:
-        tokenizer: a `tokenizers.Tokenizer`, or a fast tokenizer of transformers. It must not be changed
-            afterwards.
+        tokenizer: a `tokenizers.Tokenizer`, or anything that has one as `backend_tokenizer` (fast
+            tokenizers of transformers, `HFChatTokenizer`). It must not be changed afterwards. Also
+            anything with `encode(text)`: with `context_free = True` every place is a seam
+            (`ByteChatTokenizer`), without it none is.
 
     Attributes:
-        tokenizer: the `tokenizers.Tokenizer`.
         reason: why nothing can be committed before the text ends; None where seams are known.
         finder: finds the added tokens.
         composes: the normaliser is NFC.
@@ -70,12 +72,6 @@ class CutRules:
     """
 
     def __init__(self, tokenizer: Any) -> None:
-        backend: Tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
-        if backend.truncation is not None or backend.padding is not None:
-            backend = Tokenizer.from_str(backend.to_str())
-            backend.no_truncation()
-            backend.no_padding()
-        self.tokenizer = backend
         self.composes = False
         self.cuts_after_added = True
         self.reason: str | None = None
@@ -89,6 +85,15 @@ class CutRules:
         self._fuses_unknown = False
         self._signatures: dict[str, list[tuple[int, int]]] = {}
         self._cache: dict[str, bool] = {}
+        self._everywhere = bool(getattr(tokenizer, "context_free", False))
+        backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+        if not isinstance(backend, Tokenizer):
+            self._encode: Callable[[str], list[int]] = tokenizer.encode
+            if not self._everywhere:
+                self.reason = f"{type(tokenizer).__name__}, which has no backend_tokenizer"
+            return
+        self._tokenizer = _whole_texts_only(backend)
+        self._encode = self._encode_with_backend
         try:
             self._read_normalizer(_state(backend.normalizer))
             self._read_added_tokens()
@@ -99,7 +104,10 @@ class CutRules:
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text, without special tokens around it."""
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
+        return self._encode(text) if text else []
+
+    def _encode_with_backend(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def is_seam(self, pair: str) -> bool:
@@ -125,6 +133,8 @@ class CutRules:
             high: seams are looked for up to it.
             end: how far the text is known; nothing is known about what comes at `end`.
         """
+        if self._everywhere:
+            return high if high > low else None
         for c in range(min(high, end - 1), low, -1):
             pair = text[c - 1 : c + 1]
             if self.composes and not pair.isascii():
@@ -203,8 +213,8 @@ class CutRules:
     def _read_added_tokens(self) -> None:
         plain: list[AddedToken] = []
         normalized: list[AddedToken] = []
-        for token in self.tokenizer.get_added_tokens_decoder().values():
-            if token.special and self.tokenizer.encode_special_tokens:
+        for token in self._tokenizer.get_added_tokens_decoder().values():
+            if token.special and self._tokenizer.encode_special_tokens:
                 continue  # told to treat them as ordinary text
             if token.single_word:
                 raise _NotUnderstood(f"the added token {token.content!r}, found only between words")
@@ -257,14 +267,14 @@ class CutRules:
         self._splits.append(_Split(pattern, behavior))
 
     def _read_model(self) -> None:
-        model = self.tokenizer.model
+        model = self._tokenizer.model
         if not isinstance(model, BPE):
             return  # each word on its own; only the pre-tokenizer's splits are seams
         if model.dropout:
             raise _NotUnderstood("BPE with dropout, which is random")
         if self._byte_level or model.continuing_subword_prefix or model.end_of_word_suffix:
             return
-        vocabulary = self.tokenizer.get_vocab(with_added_tokens=False)
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=False)
         pairs: set[tuple[str, str]] = set()
         for token in vocabulary:
             pairs.update(pairwise(token))
@@ -272,6 +282,16 @@ class CutRules:
         self._alphabet = frozenset(token for token in vocabulary if len(token) == 1)
         falls_back = model.byte_fallback and all(f"<0x{byte:02X}>" in vocabulary for byte in range(256))
         self._fuses_unknown = model.fuse_unk and not falls_back
+
+
+def _whole_texts_only(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer, or a copy of it, without truncation and padding."""
+    if tokenizer.truncation is None and tokenizer.padding is None:
+        return tokenizer
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.no_truncation()
+    copy.no_padding()
+    return copy
 
 
 def _state(component: Any) -> dict[str, Any] | None:
