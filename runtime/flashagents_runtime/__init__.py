@@ -20,10 +20,12 @@ from .errors import (
     RequestRejectedError,
     SeamError,
     TemplateError,
+    ToolCallError,
     UnsupportedFeatureError,
 )
 from .scripted import Reply, ScriptedEngine
 from .types import (
+    AnswerFormat,
     Delta,
     EngineInfo,
     EngineState,
@@ -33,11 +35,14 @@ from .types import (
     ProgressCallback,
     SamplingParams,
     TokenLogprob,
+    ToolCall,
+    ToolDefinition,
     Usage,
     new_rid,
 )
 
 __all__ = [
+    "AnswerFormat",
     "ContextLengthError",
     "Delta",
     "DiskFullError",
@@ -64,6 +69,9 @@ __all__ = [
     "SeamError",
     "TemplateError",
     "TokenLogprob",
+    "ToolCall",
+    "ToolCallError",
+    "ToolDefinition",
     "UnsupportedFeatureError",
     "Usage",
     "__version__",

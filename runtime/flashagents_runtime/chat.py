@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import msgspec
 
 from .chat_probe import TemplateCapabilities
+from .types import ToolCall, ToolDefinition
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -20,28 +21,6 @@ class ImagePart(msgspec.Struct, frozen=True):
     """An image inside a message; `data` is a URL, a path or a `data:` URI."""
 
     data: str
-
-
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that the assistant made; `arguments` is the text of a JSON object."""
-
-    id: str
-    name: str
-    arguments: str
-
-
-class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool that the assistant may call; `parameters` is a JSON schema of an object."""
-
-    name: str
-    description: str = ""
-    parameters: dict[str, Any] = msgspec.field(default_factory=dict)
-    strict: bool = False
-
-    def as_openai(self) -> dict[str, Any]:
-        """The form that chat templates expect: `{"type": "function", "function": {...}}`."""
-        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
-        return {"type": "function", "function": function}
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@
     │   ├── ModelIntegrityError   a file is truncated, tampered with, or not a model
     │   └── DiskFullError         not enough room for the download or the conversion
     ├── TemplateError             a chat template cannot render the conversation (also a ValueError)
+    ├── ToolCallError         the model began a tool call that cannot be read (also a ValueError)
     ├── UnsupportedFeatureError   asked for what this model or version cannot do (also a ValueError)
     └── SeamError                 an SGLang symbol that we hook does not fit the installed release
 
@@ -102,6 +103,10 @@ class TemplateError(FlashAgentsError, ValueError):
     """The model's chat template cannot render this conversation."""
 
 
+class ToolCallError(FlashAgentsError, ValueError):
+    """The model began a tool call that is no complete, valid call; often `max_tokens` cut it off."""
+
+
 class UnsupportedFeatureError(FlashAgentsError, ValueError):
     """The model, the engine or this version cannot do what was asked."""
 
@@ -125,5 +130,6 @@ __all__ = [
     "RequestRejectedError",
     "SeamError",
     "TemplateError",
+    "ToolCallError",
     "UnsupportedFeatureError",
 ]

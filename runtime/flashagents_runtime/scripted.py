@@ -18,6 +18,7 @@ from .types import (
     Progress,
     ProgressCallback,
     TokenLogprob,
+    ToolCall,
     Usage,
 )
 
@@ -34,6 +35,9 @@ class Reply:
         error: raised after the last delta instead of a result.
         token_ids: the tokens of each delta; None stands for the UTF-8 bytes of its text.
         logprob: log-probability reported for every token, where the request asks for them.
+        thought: reasoning before the answer; its tokens count.
+        tool_calls: calls that the answer makes.
+        broken_call: see `GenerateResult.broken_call`.
     """
 
     text: str | Sequence[str] = ""
@@ -43,6 +47,9 @@ class Reply:
     error: Exception | None = None
     token_ids: Sequence[Sequence[int]] | None = None
     logprob: float = -0.5
+    thought: str = ""
+    tool_calls: Sequence[ToolCall] = ()
+    broken_call: str | None = None
 
     def deltas(self) -> Iterator[tuple[str, list[int]]]:
         """The answer's deltas as (text, token ids)."""
@@ -154,6 +161,9 @@ class ScriptedEngine:
         answer: list[int] = []
         finished = False
         try:
+            if reply.thought and not await self._wait(reply.delay, stop):
+                answer += reply.thought.encode()
+                yield Delta("", list(answer), thought=reply.thought)
             for text, ids, reason in self._plan(request, reply):
                 wait = reply.interval if answer else reply.delay
                 if await self._wait(wait, stop):
@@ -170,7 +180,12 @@ class ScriptedEngine:
                         cached_tokens=cached,
                         completion_tokens=len(answer),
                     )
-                    result = GenerateResult(finish_reason=reason, usage=usage)
+                    result = GenerateResult(
+                        finish_reason=reason,
+                        usage=usage,
+                        tool_calls=list(reply.tool_calls),
+                        broken_call=reply.broken_call,
+                    )
                     finished = True
                 logprobs = (
                     [TokenLogprob(chr(i % 256), i, reply.logprob) for i in ids] if request.logprobs else None

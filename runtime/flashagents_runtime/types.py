@@ -58,6 +58,55 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return out
 
 
+class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A tool that the assistant may call; `parameters` is a JSON schema of an object.
+
+    With `strict`, the arguments of a call are held to the schema also where the model is free to call.
+    """
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = msgspec.field(default_factory=dict)
+    strict: bool = False
+
+    def as_openai(self) -> dict[str, Any]:
+        """The form that chat templates expect: `{"type": "function", "function": {...}}`."""
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": function}
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A call that the assistant made; `arguments` is the text of a JSON object.
+
+    `id` is empty in what an engine returns: identities are given by the adapter.
+    """
+
+    id: str = ""
+    name: str
+    arguments: str
+
+
+class AnswerFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How an answer is to be taken apart, and what it must look like.
+
+    The engine does this with SGLang's own reasoning and function-call parsers. A request without a
+    format gives the model's text as it is.
+
+    Attributes:
+        tools: tools that may be called in this answer.
+        call_required: the answer is one call or more; enforced by grammar, arguments included.
+        parallel_tool_calls: False allows one call at most.
+        tool_parser: SGLang's name of the function-call parser; None is the model's own.
+        compact_json: the answer of a `json_schema` has no white space and its fields in the schema's order.
+    """
+
+    tools: list[ToolDefinition] = []
+    call_required: bool = False
+    parallel_tool_calls: bool = True
+    tool_parser: str | None = None
+    compact_json: bool = False
+
+
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One prompt for an engine.
 
@@ -74,6 +123,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         logprobs: return the log-probability of every generated token.
         top_logprobs: with `logprobs`, how many alternatives to return at each position.
         image_data: URLs, paths or base64 of images, for vision models.
+        format: take thoughts and tool calls out of the answer, and hold it to a form.
     """
 
     input_ids: list[int]
@@ -88,6 +138,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     logprobs: bool = False
     top_logprobs: int = 0
     image_data: list[str] | None = None
+    format: AnswerFormat | None = None
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -123,28 +174,36 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class GenerateResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a request ended.
 
-    `matched_stop` is the stop string, or the id of the stop token, that ended it.
+    Attributes:
+        matched_stop: the stop string, or the id of the stop token, that ended it.
+        tool_calls: the calls that a request with a `format` made; complete ones only.
+        broken_call: text in which a call was begun that cannot be read, or a required one is missing.
     """
 
     finish_reason: FinishReason
     usage: Usage
     matched_stop: str | int | None = None
+    tool_calls: list[ToolCall] = []
+    broken_call: str | None = None
 
 
 class Delta(msgspec.Struct, frozen=True, array_like=True):
     """A piece of an answer.
 
     Attributes:
-        text: new text; may be empty (half a character is held back until it is whole).
+        text: new text; may be empty (half a character is held back until it is whole). With a
+            `format`: without thoughts and without tool calls.
         token_ids: the new tokens.
         result: set in the last delta of a request and in no other.
         logprobs: one entry a token, where the request asked for them.
+        thought: new text of the model's reasoning, where the request has a `format`.
     """
 
     text: str
     token_ids: list[int]
     result: GenerateResult | None = None
     logprobs: list[TokenLogprob] | None = None
+    thought: str = ""
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,6 +257,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
 ProgressCallback = Callable[[Progress], None]
 
 __all__ = [
+    "AnswerFormat",
     "Delta",
     "EngineInfo",
     "EngineState",
@@ -208,6 +268,8 @@ __all__ = [
     "ProgressCallback",
     "SamplingParams",
     "TokenLogprob",
+    "ToolCall",
+    "ToolDefinition",
     "Usage",
     "new_rid",
 ]
