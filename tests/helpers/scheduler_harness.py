@@ -190,6 +190,7 @@ class SchedulerHarness:
                 "skip_tokenizer_init": True,
                 "max_total_tokens": 4096,
                 "log_level": "error",
+                "watchdog_timeout": 1e6,  # its threads outlive the scheduler and would kill this process
                 "random_seed": 0,
                 "disable_overlap_schedule": not overlap,
                 "radix_cache_backend": plugin.CACHE_BACKEND,
@@ -198,7 +199,11 @@ class SchedulerHarness:
         )
         ports = PortArgs.init_new(self.server_args)
         publish(self.server_args, role="scheduler")
-        self.scheduler = scheduler_module.Scheduler(self.server_args, ports, 0, 0, 0, 0, 0, 0, None)
+        try:
+            self.scheduler = scheduler_module.Scheduler(self.server_args, ports, 0, 0, 0, 0, 0, 0, None)
+        except BaseException:
+            _take_down()
+            raise
         self.check = check
         self.sent: list[Any] = []
         """Outputs for the detokenizer, in order."""
@@ -325,10 +330,10 @@ class SchedulerHarness:
             self._go.release()
             self._paused.acquire()
         self._thread.join(10)
-        from sglang.srt.distributed import parallel_state
-
-        parallel_state.destroy_model_parallel()
-        parallel_state.destroy_distributed_environment()
+        channels = self.scheduler.ipc_channels
+        for wrapper in (channels.send_to_tokenizer, channels.send_to_detokenizer):
+            wrapper.socket.context.destroy(linger=0)  # or its garbage collection waits for a peer
+        _take_down()
 
     def __enter__(self) -> SchedulerHarness:
         return self
@@ -373,6 +378,14 @@ def _describe(batch: Any) -> Step:
         list(batch.prefix_lens) if extend else [],
         list(batch.extend_lens) if extend else [],
     )
+
+
+def _take_down() -> None:
+    """Undo SGLang's process-wide set-up, so that another scheduler can be built."""
+    from sglang.srt.distributed import parallel_state
+
+    parallel_state.destroy_model_parallel()
+    parallel_state.destroy_distributed_environment()
 
 
 def _only_small_models() -> None:
