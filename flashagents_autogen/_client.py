@@ -25,6 +25,7 @@ from autogen_core.tools import Tool, ToolSchema
 from pydantic import BaseModel, SecretStr
 
 from flashagents_runtime import (
+    AnswerFormat,
     Delta,
     Engine,
     EngineClosedError,
@@ -35,6 +36,7 @@ from flashagents_runtime import (
     Usage,
 )
 from flashagents_runtime.chat import ChatMessage, ChatTokenizer, ToolDefinition, encode_chat
+from flashagents_runtime.chat_tools import TOOL_PARSER
 
 from ._answer import Answer
 from ._cancellation import CancelGuard
@@ -43,6 +45,7 @@ from ._events import log_call, log_stream_end, log_stream_start
 from ._messages import to_chat, to_tools
 from ._model import ModelSource
 from ._sampling import CreateArgs, parse_create_args, to_sampling
+from ._structured import chosen_tools, json_schema
 from ._usage import FlashRequestUsage, add_usage
 
 ToolChoice = Tool | Literal["auto", "required", "none"]
@@ -238,28 +241,39 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         """Check the call, start the engine if need be, and make the engine's request of it."""
         self._check_open()
         args = parse_create_args(extra_create_args, self._create_args)
-        definitions = to_tools(tools)
-        if definitions and tool_choice != "none":
-            raise UnsupportedFeatureError("tools are not supported by this version of the client")
-        if json_output:
-            raise UnsupportedFeatureError("json_output is not supported by this version of the client")
+        offered = to_tools(tools)
+        callable_tools, call_required = chosen_tools(offered, tool_choice, args.tool_choice)
+        schema = json_schema(json_output, args.response_format)
         if not messages:
             raise ValueError("there are no messages to answer")
         if self._engine.info is None or self._source.loaded is None:
             await guard.wait(self.start())
         model = self._source.load()
-        chat = to_chat(messages, self.model_info)
-        input_ids = encode_chat(model.tokenizer, chat, template_args=args.chat_template_kwargs)
+        info = self.model_info
+        _check_skills(info, bool(callable_tools), json_output, schema)
+        chat = to_chat(messages, info)
+        # All tools stay in the prompt where one of them is chosen: its beginning stays the same.
+        shown = offered if callable_tools else []
         request = GenerateRequest(
-            input_ids=input_ids,
-            sampling=to_sampling(args, model.card.sampling),
+            input_ids=encode_chat(
+                model.tokenizer, chat, tools=shown, template_args=args.chat_template_kwargs
+            ),
+            sampling=to_sampling(args, model.card.sampling, schema),
             lora=self._lora,
             cache_salt=self._cache_salt,
             priority=args.priority,
             logprobs=bool(args.logprobs),
             top_logprobs=args.top_logprobs or 0,
+            image_data=[image.data for message in chat for image in message.images] or None,
+            format=AnswerFormat(
+                tools=callable_tools,
+                call_required=call_required,
+                parallel_tool_calls=args.parallel_tool_calls is not False,
+                tool_parser=None if model.tokenizer.capabilities.tools else TOOL_PARSER,
+                compact_json=schema is not None,
+            ),
         )
-        return _Call(chat, [], request)
+        return _Call(chat, shown, request)
 
     async def _deltas(self, request: GenerateRequest, guard: CancelGuard) -> AsyncGenerator[Delta, None]:
         """The engine's deltas, cut off by the guard; the request is aborted however this ends."""
@@ -371,6 +385,19 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
             cache_salt=config.cache_salt.get_secret_value() if config.cache_salt is not None else None,
             **{name: value for name, value in args.items() if value is not None},
         )
+
+
+def _check_skills(
+    info: ModelInfo, tools: bool, json_output: bool | type[BaseModel] | None, schema: str | None
+) -> None:
+    """Refuse what `model_info` says that the model cannot do."""
+    if tools and not info["function_calling"]:
+        raise UnsupportedFeatureError("the model does not support function calling (model_info)")
+    structured = isinstance(json_output, type)
+    if structured and not info.get("structured_output"):
+        raise UnsupportedFeatureError("the model does not support structured output (model_info)")
+    if schema is not None and not structured and not info["json_output"]:
+        raise UnsupportedFeatureError("the model does not support JSON output (model_info)")
 
 
 def _acquire(model: str | Path | None, engine_args: Mapping[str, Any]) -> Engine:

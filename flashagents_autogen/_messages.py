@@ -85,6 +85,27 @@ def _user(message: UserMessage, model_info: ModelInfo) -> ChatMessage:
     return ChatMessage(role="user", content=parts, source=source)
 
 
+_SPAN = re.compile(r"<think>\n(.*?)\n</think>\s*", re.DOTALL)
+
+
+def join_thought(thought: str | None, beside: str) -> str | None:
+    """AutoGen's `thought` of a message with tool calls: the reasoning, and the text beside the calls.
+
+    AutoGen keeps both in one place; a `<think>` span keeps them apart, so that `split_thought` can give
+    each back to the chat template where it belongs.
+    """
+    span = f"<think>\n{thought}\n</think>" if thought else ""
+    return "\n\n".join(part for part in (span, beside) if part) or None
+
+
+def split_thought(joined: str | None) -> tuple[str | None, str]:
+    """The opposite of `join_thought`."""
+    match = _SPAN.match(joined or "")
+    if match is None:
+        return None, joined or ""
+    return match.group(1), (joined or "")[match.end() :]
+
+
 def _assistant(message: AssistantMessage) -> ChatMessage:
     source = check_name(message.source, "source name")
     if isinstance(message.content, str):
@@ -93,8 +114,8 @@ def _assistant(message: AssistantMessage) -> ChatMessage:
         ToolCall(id=call.id, name=check_name(call.name, "function name"), arguments=call.arguments)
         for call in message.content
     ]
-    # AutoGen keeps the text that stood beside calls in `thought`.
-    return ChatMessage(role="assistant", content=message.thought or "", source=source, tool_calls=calls)
+    thought, beside = split_thought(message.thought)
+    return ChatMessage(role="assistant", content=beside, source=source, thought=thought, tool_calls=calls)
 
 
 def _results(message: FunctionExecutionResultMessage) -> list[ChatMessage]:
@@ -130,4 +151,4 @@ def to_tools(tools: Sequence[Tool | ToolSchema]) -> list[ToolDefinition]:
     return out
 
 
-__all__ = ["check_name", "to_chat", "to_tools"]
+__all__ = ["check_name", "join_thought", "split_thought", "to_chat", "to_tools"]

@@ -18,12 +18,12 @@ _FAMILIES = {
 
 
 def infer_model_info(card: ModelCard, template: TemplateCapabilities) -> ModelInfo:
-    """What the model can do through this client. Tools and JSON output are not there yet."""
+    """What the model can do. Calls and JSON are held by grammar, so every chat model can do them."""
     return ModelInfo(
         vision=card.vision and template.images,
-        function_calling=False,
-        json_output=False,
-        structured_output=False,
+        function_calling=True,
+        json_output=True,
+        structured_output=True,
         family=_family(card),
         # Placed by what the template can take, see flashagents_runtime.chat_normalise.
         multiple_system_messages=True,

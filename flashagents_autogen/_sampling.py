@@ -108,8 +108,12 @@ def parse_create_args(args: Mapping[str, Any], base: CreateArgs | None = None) -
     return out
 
 
-def to_sampling(args: CreateArgs, defaults: SamplingParams) -> SamplingParams:
-    """How to sample: the arguments over the model's defaults."""
+def to_sampling(args: CreateArgs, defaults: SamplingParams, schema: str | None = None) -> SamplingParams:
+    """How to sample: the arguments over the model's defaults; `schema` is what the answer follows.
+
+    Raises:
+        ValueError: several grammars at once.
+    """
     changes: dict[str, Any] = {}
     for name, value in args.model_dump(exclude_none=True).items():
         field = _RENAMED.get(name, name)
@@ -117,6 +121,11 @@ def to_sampling(args: CreateArgs, defaults: SamplingParams) -> SamplingParams:
             changes[field] = value
     if isinstance(changes.get("stop"), str):
         changes["stop"] = [changes["stop"]]
+    if schema is not None:
+        changes["json_schema"] = schema
+    grammars = [name for name in ("json_schema", "regex", "ebnf") if changes.get(name) is not None]
+    if len(grammars) > 1:
+        raise ValueError(f"an answer follows one grammar, not {' and '.join(grammars)}")
     return msgspec.structs.replace(defaults, **changes)
 
 

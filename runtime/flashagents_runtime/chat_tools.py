@@ -1,6 +1,6 @@
 """Tools for models whose chat template knows none: the Hermes form, as text.
 
-The form of Nous Hermes and Qwen, which many models have seen and SGLang's `qwen25` parser reads:
+The form of Nous Hermes and Qwen, which many models have seen and SGLang has a parser for:
 definitions in the system message, calls as JSON in `<tool_call>`, results as JSON-free text in
 `<tool_response>` in a user turn.
 """
@@ -11,6 +11,9 @@ import json
 from collections.abc import Sequence
 
 from .chat import ChatMessage, ToolCall, ToolDefinition
+
+TOOL_PARSER = "hermes"
+"""SGLang's name of the function-call parser that reads this form."""
 
 _INSTRUCTIONS = """# Tools
 
@@ -54,4 +57,4 @@ def result_text(message: ChatMessage) -> str:
     return f"<tool_response{name}>\n{result_content(message)}\n</tool_response>"
 
 
-__all__ = ["calls_text", "instructions", "result_content", "result_text"]
+__all__ = ["TOOL_PARSER", "calls_text", "instructions", "result_content", "result_text"]

@@ -129,6 +129,35 @@ SEAMS: tuple[Seam, ...] = (
         ),
     ),
     Seam(
+        "sglang.srt.function_call.function_call_parser.FunctionCallParser",
+        "finds tool calls in answers, and makes the grammars that enforce them",
+        attributes=(
+            "has_tool_call",
+            "parse_non_stream",
+            "parse_stream_chunk",
+            "get_structure_constraint",
+        ),
+    ),
+    Seam(
+        "sglang.srt.function_call.utils.get_json_schema_constraint",
+        "enforces calls of models whose own form has no grammar",
+        "(tools, tool_choice, parallel_tool_calls=True)",
+    ),
+    Seam(
+        "sglang.srt.entrypoints.openai.protocol.Tool",
+        "the form in which the function-call parser takes tools",
+    ),
+    Seam(
+        "sglang.srt.parser.reasoning_parser.ReasoningParser",
+        "takes thoughts out of answers",
+        attributes=("parse_stream_chunk", "parse_stream_end"),
+    ),
+    Seam(
+        "sglang.srt.parser.template_detection.detect_reasoning_pattern",
+        "whether the model thinks without being asked",
+        "(template)",
+    ),
+    Seam(
         "sglang.srt.managers.scheduler.run_scheduler_process",
         "called in the scheduler process, after the shims are in place",
     ),
@@ -146,6 +175,7 @@ SEAMS: tuple[Seam, ...] = (
             "get_loads",
             "flush_cache",
             "model_config",
+            "tokenizer",
         ),
     ),
     Seam(
@@ -163,6 +193,7 @@ SEAMS: tuple[Seam, ...] = (
             "cache_salt",
             "routed_dp_rank",
             "image_data",
+            "require_reasoning",
             "return_logprob",
             "top_logprobs_num",
             "return_text_in_logprobs",

@@ -30,6 +30,9 @@ _COMMON_ARGS: dict[str, Any] = {
     "radix_cache_backend": CACHE_BACKEND,
     "incremental_streaming_output": True,
     "log_level": "info",
+    # Recognised from the chat template; none where it shows neither thoughts nor tools.
+    "reasoning_parser": "auto",
+    "tool_call_parser": "auto",
 }
 
 

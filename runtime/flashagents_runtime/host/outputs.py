@@ -6,6 +6,7 @@ from typing import Any
 
 from .. import sglang_seams as seams
 from ..types import Delta, FinishReason, GenerateRequest, GenerateResult, TokenLogprob, Usage
+from .answers import AnswerPlan
 
 
 class Rejected(Exception):
@@ -16,8 +17,10 @@ class Rejected(Exception):
         super().__init__(message)
 
 
-def to_sglang_request(request: GenerateRequest) -> Any:
-    """A streaming `sglang.srt.managers.io_struct.GenerateReqInput`."""
+def to_sglang_request(request: GenerateRequest, plan: AnswerPlan | None = None) -> Any:
+    """A streaming `sglang.srt.managers.io_struct.GenerateReqInput`; `plan` is that of a formatted answer."""
+    if plan is not None:
+        request = plan.request
     sampling = {"max_new_tokens": None, **request.sampling.to_sglang()}
     optional = {
         "lora_path": request.lora,
@@ -27,6 +30,7 @@ def to_sglang_request(request: GenerateRequest) -> Any:
         "cache_salt": request.cache_salt,
         "routed_dp_rank": request.routed_dp_rank,
         "image_data": request.image_data,
+        "require_reasoning": True if plan is not None and plan.require_reasoning else None,
     }
     if request.logprobs:
         optional |= {

@@ -12,6 +12,7 @@ from .. import sglang_seams as seams
 from .. import wire
 from .._version import __version__
 from ..types import Delta, EngineInfo, GenerateRequest
+from .answers import Parsers
 from .outputs import Rejected, to_delta, to_sglang_request
 
 logger = logging.getLogger(__name__)
@@ -25,6 +26,9 @@ class Server(asyncio.Protocol):
     def __init__(self, engine: Any, reader: wire.FrameReader, model: str) -> None:
         self._engine = engine
         self._manager = engine.tokenizer_manager
+        self._parsers = Parsers(
+            engine.server_args.tool_call_parser, engine.server_args.reasoning_parser, self._manager.tokenizer
+        )
         self._reader = reader
         self._model = model
         self._loop = asyncio.get_running_loop()
@@ -79,9 +83,11 @@ class Server(asyncio.Protocol):
     async def _generate(self, request: GenerateRequest) -> None:
         rid = request.rid
         try:
-            outputs = self._manager.generate_request(to_sglang_request(request), None)
+            plan = self._parsers.plan(request)
+            outputs = self._manager.generate_request(to_sglang_request(request, plan), None)
             async for out in outputs:
-                self._post(rid, to_delta(out, request.logprobs, aborted=rid in self._aborting))
+                delta = to_delta(out, request.logprobs, aborted=rid in self._aborting)
+                self._post(rid, delta if plan is None else plan.read(delta))
         except Rejected as e:
             self._fail(rid, str(e), rejected=e.rejected)
         except ValueError as e:
