@@ -134,6 +134,12 @@ class Prefiller:
         """A real request came `seconds` after its upstream had ended."""
         self.gap = seconds if self.gap is None else self.gap + 0.2 * (seconds - self.gap)
 
+    def tell_others(self, session: PrefillSession, ids: list[int]) -> None:
+        """A session has prefilled these tokens: those that begin alike need not."""
+        for other in self._sessions:
+            if other is not session and other.namespace() == session.namespace():
+                other.learn(ids)
+
     def forget(self, session: PrefillSession) -> None:
         """A session has closed."""
         self._sessions.pop(session, None)

@@ -132,7 +132,7 @@ class PrefillSession:
 
     @property
     def warm(self) -> int:
-        """How many tokens of the prompt so far have been prefilled."""
+        """How many tokens of the prompt so far have been prefilled, by this session or another one."""
         return self._warm
 
     @property
@@ -195,6 +195,10 @@ class PrefillSession:
                 await self._prefiller.changed()
             else:
                 return
+
+    def learn(self, ids: list[int]) -> None:
+        """Another session of the same namespace has prefilled these tokens."""
+        self._warm = max(self._warm, common_prefix(self._target, ids))
 
     # The end.
 
@@ -364,6 +368,7 @@ class PrefillSession:
         self.figures.seconds += seconds
         self._warm = max(self._warm, chunk.valid)
         self._by_us.add(cached, chunk.valid)
+        self._prefiller.tell_others(self, chunk.ids)
         self._prefiller.observe(chunk.charged, end - cached, seconds)
 
 
