@@ -95,7 +95,9 @@ class Answer(msgspec.Struct, tag="answer"):
 
 FromHost = Progressed | Ready | Refused | Deltas | Failed | Answer
 
-_encoder = msgspec.msgpack.Encoder()
+# What SGLang says of itself holds objects of many types; for diagnosis their text is enough, and a
+# message that cannot be encoded would leave its receiver waiting.
+_encoder = msgspec.msgpack.Encoder(enc_hook=str)
 
 
 def encode(message: ToHost | FromHost) -> bytes:

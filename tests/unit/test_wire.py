@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import PurePath
 
 import msgspec
 import pytest
@@ -45,6 +46,11 @@ def test_requests_come_through_whole() -> None:
 
 def test_only_what_was_given_is_sent() -> None:
     assert SamplingParams(max_new_tokens=0).to_sglang() == {"max_new_tokens": 0}
+
+
+def test_what_msgpack_does_not_know_is_sent_as_text() -> None:
+    [got] = wire.FrameReader(wire.FromHost).feed(wire.encode(wire.Answer(1, {"path": PurePath("a/b")})))
+    assert got.value == {"path": "a/b"}
 
 
 def test_a_peer_out_of_step_is_noticed() -> None:
