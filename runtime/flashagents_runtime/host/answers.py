@@ -171,6 +171,8 @@ class AnswerPlan:
         if (begun or self.format.call_required) and not calls:
             return msgspec.structs.replace(result, broken_call=self._whole), ""
         before = self._shown.removesuffix(text)
+        if calls:  # parsers strip the text beside calls
+            before, beside = before.lstrip(), beside.lstrip()
         if beside.startswith(before):
             text = beside.removeprefix(before)
         return msgspec.structs.replace(result, tool_calls=calls), text
