@@ -6,10 +6,9 @@ import asyncio
 import contextlib
 import threading
 import warnings
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from autogen_core import CancellationToken, Component
 from autogen_core.models import (
@@ -25,7 +24,6 @@ from autogen_core.tools import Tool, ToolSchema
 from pydantic import BaseModel, SecretStr
 
 from flashagents_runtime import (
-    AnswerFormat,
     Delta,
     Engine,
     EngineClosedError,
@@ -35,29 +33,17 @@ from flashagents_runtime import (
     UnsupportedFeatureError,
     Usage,
 )
-from flashagents_runtime.chat import ChatMessage, ChatTokenizer, ToolDefinition, encode_chat
-from flashagents_runtime.chat_tools import TOOL_PARSER
+from flashagents_runtime.chat import ChatTokenizer, encode_chat
 
-from ._answer import Answer
+from ._account import Account
+from ._call import Call, ToolChoice, check_call
 from ._cancellation import CancelGuard
 from ._config import FlashAgentsClientConfig, without_secrets
 from ._events import log_call, log_stream_end, log_stream_start
 from ._messages import to_chat, to_tools
 from ._model import ModelSource
-from ._sampling import CreateArgs, parse_create_args, to_sampling
-from ._structured import chosen_tools, json_schema
+from ._sampling import CreateArgs, parse_create_args
 from ._usage import FlashRequestUsage, add_usage
-
-ToolChoice = Tool | Literal["auto", "required", "none"]
-
-
-@dataclass(frozen=True)
-class _Call:
-    """One checked call: what goes to the engine, and what the events say of it."""
-
-    messages: list[ChatMessage]
-    tools: list[ToolDefinition]
-    request: GenerateRequest
 
 
 class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgentsClientConfig]):
@@ -185,16 +171,13 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         guard = CancelGuard(cancellation_token)
         try:
             call = await self._prepare(guard, messages, tools, tool_choice, json_output, extra_create_args)
-            answer = Answer()
-            try:
+            with self._account(call, streaming=False) as account:
                 async for delta in self._deltas(call.request, guard):
-                    answer.push(delta)
-            finally:
-                usage = self._count(answer, call.request)
-            result = answer.result()
+                    account.answer.push(delta)
+                result = account.finish()
         finally:
             guard.close()
-        log_call(call.messages, call.tools, result, usage)
+        log_call(call.messages, call.tools, result, account.usage)
         return result
 
     async def create_stream(
@@ -215,18 +198,16 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         try:
             call = await self._prepare(guard, messages, tools, tool_choice, json_output, extra_create_args)
             log_stream_start(call.messages, call.tools)
-            answer = Answer()
-            try:
+            with self._account(call, streaming=True) as account:
+                push = account.answer.push
                 async with contextlib.aclosing(self._deltas(call.request, guard)) as deltas:
                     async for delta in deltas:
-                        if text := answer.push(delta):
+                        if text := push(delta):
                             yield text
-            finally:
-                usage = self._count(answer, call.request)
-            result = answer.result()
+                result = account.finish()
         finally:
             guard.close()
-        log_stream_end(result, usage)
+        log_stream_end(result, account.usage)
         yield result
 
     async def _prepare(
@@ -237,43 +218,15 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         tool_choice: ToolChoice,
         json_output: bool | type[BaseModel] | None,
         extra_create_args: Mapping[str, Any],
-    ) -> _Call:
+    ) -> Call:
         """Check the call, start the engine if need be, and make the engine's request of it."""
         self._check_open()
-        args = parse_create_args(extra_create_args, self._create_args)
-        offered = to_tools(tools)
-        callable_tools, call_required = chosen_tools(offered, tool_choice, args.tool_choice)
-        schema = json_schema(json_output, args.response_format)
-        if not messages:
-            raise ValueError("there are no messages to answer")
+        checked = check_call(self._create_args, messages, tools, tool_choice, json_output, extra_create_args)
         if self._engine.info is None or self._source.loaded is None:
             await guard.wait(self.start())
-        model = self._source.load()
-        info = self.model_info
-        _check_skills(info, bool(callable_tools), json_output, schema)
-        chat = to_chat(messages, info)
-        # All tools stay in the prompt where one of them is chosen: its beginning stays the same.
-        shown = offered if callable_tools else []
-        request = GenerateRequest(
-            input_ids=encode_chat(
-                model.tokenizer, chat, tools=shown, template_args=args.chat_template_kwargs
-            ),
-            sampling=to_sampling(args, model.card.sampling, schema),
-            lora=self._lora,
-            cache_salt=self._cache_salt,
-            priority=args.priority,
-            logprobs=bool(args.logprobs),
-            top_logprobs=args.top_logprobs or 0,
-            image_data=[image.data for message in chat for image in message.images] or None,
-            format=AnswerFormat(
-                tools=callable_tools,
-                call_required=call_required,
-                parallel_tool_calls=args.parallel_tool_calls is not False,
-                tool_parser=None if model.tokenizer.capabilities.tools else TOOL_PARSER,
-                compact_json=schema is not None,
-            ),
+        return checked.make(
+            self._source.load(), self.model_info, lora=self._lora, cache_salt=self._cache_salt
         )
-        return _Call(chat, shown, request)
 
     async def _deltas(self, request: GenerateRequest, guard: CancelGuard) -> AsyncGenerator[Delta, None]:
         """The engine's deltas, cut off by the guard; the request is aborted however this ends."""
@@ -285,11 +238,19 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
                     return
                 yield delta
 
-    def _count(self, answer: Answer, request: GenerateRequest) -> Usage:
-        usage = answer.usage(len(request.input_ids))
-        with self._usage_lock:
-            self._usage = add_usage(self._usage, usage)
-        return usage
+    @contextlib.contextmanager
+    def _account(self, call: Call, streaming: bool) -> Iterator[Account]:
+        """Around a request: its span, and its usage however it ends."""
+        account = Account(call, streaming)
+        try:
+            yield account
+        except BaseException as e:
+            account.error = e
+            raise
+        finally:
+            account.close()
+            with self._usage_lock:
+                self._usage = add_usage(self._usage, account.usage)
 
     # ---- counting
 
@@ -385,19 +346,6 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
             cache_salt=config.cache_salt.get_secret_value() if config.cache_salt is not None else None,
             **{name: value for name, value in args.items() if value is not None},
         )
-
-
-def _check_skills(
-    info: ModelInfo, tools: bool, json_output: bool | type[BaseModel] | None, schema: str | None
-) -> None:
-    """Refuse what `model_info` says that the model cannot do."""
-    if tools and not info["function_calling"]:
-        raise UnsupportedFeatureError("the model does not support function calling (model_info)")
-    structured = isinstance(json_output, type)
-    if structured and not info.get("structured_output"):
-        raise UnsupportedFeatureError("the model does not support structured output (model_info)")
-    if schema is not None and not structured and not info["json_output"]:
-        raise UnsupportedFeatureError("the model does not support JSON output (model_info)")
 
 
 def _acquire(model: str | Path | None, engine_args: Mapping[str, Any]) -> Engine:

@@ -23,7 +23,7 @@ def log_call(
     if _logger.isEnabledFor(logging.INFO):
         _logger.info(
             LLMCallEvent(
-                messages=_messages(messages),
+                messages=message_dicts(messages),
                 tools=_tools(tools),
                 response=_response(result),
                 **_figures(usage),
@@ -34,7 +34,7 @@ def log_call(
 def log_stream_start(messages: Sequence[ChatMessage], tools: Sequence[ToolDefinition]) -> None:
     """Log the start of a `create_stream`."""
     if _logger.isEnabledFor(logging.INFO):
-        _logger.info(LLMStreamStartEvent(messages=_messages(messages), tools=_tools(tools)))
+        _logger.info(LLMStreamStartEvent(messages=message_dicts(messages), tools=_tools(tools)))
 
 
 def log_stream_end(result: CreateResult, usage: Usage) -> None:
@@ -43,7 +43,8 @@ def log_stream_end(result: CreateResult, usage: Usage) -> None:
         _logger.info(LLMStreamEndEvent(response=_response(result), **_figures(usage)))
 
 
-def _messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+def message_dicts(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """Messages as JSON values; images are counted, not copied."""
     out: list[dict[str, Any]] = []
     for message in messages:
         entry: dict[str, Any] = {"role": message.role, "content": message.text}
@@ -73,4 +74,4 @@ def _figures(usage: Usage) -> dict[str, int]:
     return {name: getattr(usage, name) for name in Usage.__struct_fields__}
 
 
-__all__ = ["log_call", "log_stream_end", "log_stream_start"]
+__all__ = ["log_call", "log_stream_end", "log_stream_start", "message_dicts"]

@@ -143,10 +143,26 @@ def accepts(grammar: Any, text: str) -> bool:
     return bool(_is_grammar_accept_string(grammar, text))
 
 
+CALLS = {
+    "search": '<tool_call>\n{"name":"search", "arguments":{"query": "x"}}\n</tool_call>',
+    "add": '<tool_call>\n{"name":"add", "arguments":{"a": 1}}\n</tool_call>',
+    "wrong": '<tool_call>\n{"name":"add", "arguments":{"a": "one"}}\n</tool_call>',
+}
+
+
 def test_required_calls_are_held_to_their_schemas(parsers: Any) -> None:
-    tag = json.loads(sampling(parsers, tools=TOOLS, call_required=True).structural_tag or "")
-    assert tag["at_least_one"] is True
-    assert [s["schema"]["properties"].keys() for s in tag["structures"]] == [{"query"}, {"a"}]
+    from xgrammar import Grammar
+
+    several = Grammar.from_structural_tag(sampling(parsers, tools=TOOLS, call_required=True).structural_tag)
+    one = Grammar.from_structural_tag(
+        sampling(parsers, tools=TOOLS, call_required=True, parallel_tool_calls=False).structural_tag
+    )
+    for grammar in (several, one):
+        assert accepts(grammar, CALLS["search"]) and accepts(grammar, CALLS["add"])
+        assert not accepts(grammar, CALLS["wrong"])
+        assert not accepts(grammar, "No.")
+    assert accepts(several, CALLS["search"] + "\n" + CALLS["add"])
+    assert not accepts(one, CALLS["search"] + "\n" + CALLS["add"])
 
 
 def test_a_free_choice_is_free(parsers: Any) -> None:
@@ -178,7 +194,7 @@ def test_json_or_a_call(parsers: Any) -> None:
     tag = sampling(parsers, json.dumps(OBJECT), tools=TOOLS, compact_json=True).structural_tag
     grammar = Grammar.from_structural_tag(tag)
     assert accepts(grammar, '{"query":"x"}')
-    assert accepts(grammar, '<tool_call>\n{"name":"add", "arguments":{"a": 1}}\n</tool_call>')
+    assert accepts(grammar, CALLS["add"])
     assert not accepts(grammar, "free text")
 
 

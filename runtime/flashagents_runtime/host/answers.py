@@ -103,7 +103,11 @@ class Parsers:
         kind, value = constraint
         if kind == "json_schema" and fmt.call_required:
             plan.as_array = True
-        text = value if isinstance(value, str) else json.dumps(_plain(value), ensure_ascii=False)
+        value = _plain(value)
+        if fmt.call_required and isinstance(value, dict) and "structures" in value:
+            # SGLang's older form lets the model call on and on; this one can end after the first call.
+            value = {"type": "structural_tag", "format": _calls_format(plan.calls, tools, fmt)}
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         plan.change(json_schema=None, **{kind: text})
 
 
@@ -186,6 +190,8 @@ class AnswerPlan:
                 beside, found = "", [(e["name"], json.dumps(e.get("parameters", {}))) for e in entries]
             elif self.calls.has_tool_call(self._whole):
                 beside, items = self.calls.parse_non_stream(self._whole)
+                if not items:
+                    items = self._whole_calls()
                 found = [(item.name, item.parameters) for item in items]
             else:
                 return beside, [], False
@@ -196,6 +202,15 @@ class AnswerPlan:
         except Exception:  # cut off, or no JSON: the caller is told, with the text
             logger.info("unreadable tool call: %r", self._whole[:500])
         return beside, [], True
+
+    def _whole_calls(self) -> list[Any]:
+        """The calls before one that was cut off; some parsers give none at all then."""
+        end = getattr(self.calls.detector, "eot_token", "")
+        if not end or end not in self._whole:
+            return []
+        before, _, _ = self._whole.rpartition(end)
+        items: list[Any] = self.calls.parse_non_stream(before + end)[1]
+        return items
 
 
 def _sglang_tools(fmt: AnswerFormat, strict: bool) -> list[Any]:
@@ -216,10 +231,10 @@ def _plain(value: Any) -> Any:
     return value.model_dump(by_alias=True) if hasattr(value, "model_dump") else value
 
 
-def _json_or_calls(parser: Any, tools: list[Any], schema: str, fmt: AnswerFormat) -> str:
-    """A grammar for either the JSON of a schema or calls of the tools (free choice with a JSON answer)."""
+def _calls_format(parser: Any, tools: list[Any], fmt: AnswerFormat) -> dict[str, Any]:
+    """xgrammar's format of one call, or of several in a row, in the model's own form."""
     info = parser.detector.structure_info()
-    calls = [
+    tags = [
         {
             "type": "tag",
             "begin": info(tool.function.name).begin,
@@ -228,20 +243,22 @@ def _json_or_calls(parser: Any, tools: list[Any], schema: str, fmt: AnswerFormat
         }
         for tool in tools
     ]
-    answer: dict[str, Any] = {"type": "json_schema", "json_schema": json.loads(schema)}
-    if fmt.compact_json:
-        answer = {"type": "grammar", "grammar": _compact_grammar(schema)}
-    several = {
+    return {
         "type": "tags_with_separator",
-        "tags": calls,
+        "tags": tags,
         "separator": "\n",
         "at_least_one": True,
         "stop_after_first": not fmt.parallel_tool_calls,
     }
-    return json.dumps(
-        {"type": "structural_tag", "format": {"type": "or", "elements": [answer, several]}},
-        ensure_ascii=False,
-    )
+
+
+def _json_or_calls(parser: Any, tools: list[Any], schema: str, fmt: AnswerFormat) -> str:
+    """A grammar for either the JSON of a schema or calls of the tools (free choice with a JSON answer)."""
+    answer: dict[str, Any] = {"type": "json_schema", "json_schema": json.loads(schema)}
+    if fmt.compact_json:
+        answer = {"type": "grammar", "grammar": _compact_grammar(schema)}
+    either = {"type": "or", "elements": [answer, _calls_format(parser, tools, fmt)]}
+    return json.dumps({"type": "structural_tag", "format": either}, ensure_ascii=False)
 
 
 @lru_cache(maxsize=256)
@@ -250,9 +267,10 @@ def _compact_grammar(schema: str) -> str:
     from xgrammar import Grammar
 
     try:
-        return str(Grammar.from_json_schema(schema, any_whitespace=False, separators=(",", ":")))
+        grammar = Grammar.from_json_schema(schema, any_whitespace=False, separators=(",", ":"))
     except RuntimeError as e:
         raise ValueError(f"no grammar can be made of this JSON schema: {e}") from e
+    return str.__str__(str(grammar))  # xgrammar gives a subclass of str, which msgspec does not take
 
 
 __all__ = ["AnswerPlan", "Parsers"]

@@ -1,0 +1,113 @@
+"""From AutoGen's arguments of a call to the engine's request: checks first, then the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from autogen_core.models import LLMMessage, ModelInfo
+from autogen_core.tools import Tool, ToolSchema
+from pydantic import BaseModel
+
+from flashagents_runtime import AnswerFormat, GenerateRequest, UnsupportedFeatureError
+from flashagents_runtime.chat import ChatMessage, ToolDefinition, encode_chat
+from flashagents_runtime.chat_tools import TOOL_PARSER
+
+from ._messages import to_chat, to_tools
+from ._model import LoadedModel
+from ._sampling import CreateArgs, parse_create_args, to_sampling
+from ._structured import chosen_tools, json_schema
+
+ToolChoice = Tool | Literal["auto", "required", "none"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One checked call: what goes to the engine, and what the events say of it."""
+
+    model: str
+    messages: list[ChatMessage]
+    tools: list[ToolDefinition]
+    request: GenerateRequest
+
+
+@dataclass(frozen=True)
+class CheckedCall:
+    """A call whose arguments are sound in themselves; needs no model and no engine."""
+
+    messages: Sequence[LLMMessage]
+    args: CreateArgs
+    offered: list[ToolDefinition]
+    callable: list[ToolDefinition]
+    call_required: bool
+    json_output: bool | type[BaseModel] | None
+    schema: str | None
+
+    def make(self, model: LoadedModel, info: ModelInfo, *, lora: str | None, cache_salt: str | None) -> Call:
+        """Render the prompt and make the request.
+
+        Raises:
+            ValueError: something that the model, by `info`, cannot do, or an invalid message.
+            TemplateError: the chat template cannot render the conversation.
+        """
+        self._check_skills(info)
+        args, chat = self.args, to_chat(self.messages, info)
+        # All tools stay in the prompt where one of them is chosen: its beginning stays the same.
+        shown = self.offered if self.callable else []
+        # A tool that was chosen is called once, as in OpenAI's API.
+        once = args.parallel_tool_calls is False or (self.call_required and len(self.callable) == 1)
+        request = GenerateRequest(
+            input_ids=encode_chat(
+                model.tokenizer, chat, tools=shown, template_args=args.chat_template_kwargs
+            ),
+            sampling=to_sampling(args, model.card.sampling, self.schema),
+            lora=lora,
+            cache_salt=cache_salt,
+            priority=args.priority,
+            logprobs=bool(args.logprobs),
+            top_logprobs=args.top_logprobs or 0,
+            image_data=[image.data for message in chat for image in message.images] or None,
+            format=AnswerFormat(
+                tools=self.callable,
+                call_required=self.call_required,
+                parallel_tool_calls=not once,
+                tool_parser=None if model.tokenizer.capabilities.tools else TOOL_PARSER,
+                compact_json=self.schema is not None,
+            ),
+        )
+        return Call(model.card.name, chat, shown, request)
+
+    def _check_skills(self, info: ModelInfo) -> None:
+        if self.callable and not info["function_calling"]:
+            raise UnsupportedFeatureError("the model does not support function calling (model_info)")
+        structured = isinstance(self.json_output, type)
+        if structured and not info.get("structured_output"):
+            raise UnsupportedFeatureError("the model does not support structured output (model_info)")
+        if self.schema is not None and not structured and not info["json_output"]:
+            raise UnsupportedFeatureError("the model does not support JSON output (model_info)")
+
+
+def check_call(
+    base: CreateArgs,
+    messages: Sequence[LLMMessage],
+    tools: Sequence[Tool | ToolSchema],
+    tool_choice: ToolChoice,
+    json_output: bool | type[BaseModel] | None,
+    extra_create_args: Mapping[str, Any],
+) -> CheckedCall:
+    """Check a call's arguments before anything is started for it.
+
+    Raises:
+        ValueError: an unknown or invalid argument, tool or choice; no messages.
+    """
+    args = parse_create_args(extra_create_args, base)
+    offered = to_tools(tools)
+    callable_tools, call_required = chosen_tools(offered, tool_choice, args.tool_choice)
+    schema = json_schema(json_output, args.response_format)
+    if not messages:
+        raise ValueError("there are no messages to answer")
+    return CheckedCall(messages, args, offered, callable_tools, call_required, json_output, schema)
+
+
+__all__ = ["Call", "CheckedCall", "ToolChoice", "check_call"]
