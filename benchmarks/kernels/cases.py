@@ -13,6 +13,7 @@ from flashagents_kernels.flash_lora_attention import LoraValues
 SHAPES = {"llama3.1-8b": (32, 8), "qwen2.5-7b": (28, 4), "qwen3-32b": (64, 8)}
 DIM = 128
 RANKS = (8, 16, 64)
+ALL_RANKS = (8, 16, 32, 64)
 L2_BYTES = 60 << 20
 
 
@@ -77,14 +78,15 @@ def filled(*shape: int) -> Any:
 
 
 class Pool:
-    """One K/V pool with low-rank rows of each rank, and a shuffled page table of page size 1."""
+    """One K/V pool with low-rank rows of each rank, and a shuffled page table."""
 
-    def __init__(self, kv_heads: int, slots: int) -> None:
+    def __init__(self, kv_heads: int, slots: int, page: int = 1) -> None:
         self.slots = slots
         self.k, self.v = filled(slots, kv_heads, DIM), filled(slots, kv_heads, DIM)
-        self.rows = {r: filled(slots, r) for r in RANKS}
-        self.up = {r: filled(4, kv_heads, r, DIM) for r in RANKS}
-        self.order = torch.randperm(slots, device="cuda").to(torch.int32)
+        self.rows = {r: filled(slots, r) for r in ALL_RANKS}
+        self.up = {r: filled(4, kv_heads, r, DIM) for r in ALL_RANKS}
+        pages = torch.randperm(slots // page, device="cuda")[:, None] * page
+        self.order = (pages + torch.arange(page, device="cuda")).view(-1).to(torch.int32)
 
     def lora(self, rank: int, batch: int) -> LoraValues | None:
         if rank == 0:

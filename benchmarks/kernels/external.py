@@ -83,8 +83,8 @@ def sglang_extend(
     out = torch.empty_like(q)
     return [
         lambda t=t: lib["sglang_extend"](
-            q, k, v, out, pool.k, pool.v, starts, indptr, t[: max(1, cell.prefix)], None, True, None, cell.new,
-            1.0, 1.0,
+            q, k, v, out, pool.k, pool.v, starts, indptr, t[: max(1, cell.prefix)], None, True, None,
+            cell.new, 1.0, 1.0,
         )
         for t in segments
     ]  # fmt: skip

@@ -71,16 +71,42 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=300, help="stop starting cells after this long")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--warm", metavar="I/N", help="only compile what share I of N of the cells needs")
     parser.add_argument("--list", action="store_true", help="list the cells and whether they have rows")
     args = parser.parse_args(argv)
-    cells = [c for k, c in registry().items() if any(k.startswith(s) for s in args.slice or [""])]
+    cells = [c for s in args.slice or [""] for k, c in registry().items() if k.startswith(s)]
     have = done_keys(args.out)
     if args.list:
         for cell in cells:
             print("done" if cell.key in have else "    ", cell.key)
         return 0
+    if args.warm:
+        share, shares = map(int, args.warm.split("/"))
+        warm(cells[share::shares])
+        return 0
     todo = [c for c in cells if args.again or c.key not in have]
     return measure(todo, args.seconds, args.out, "python -m benchmarks.kernels.run " + " ".join(sys.argv[1:]))
+
+
+def warm(cells: list[Cell]) -> None:
+    """Call every variant once; the largest cells compile nothing that smaller ones do not."""
+    import torch
+
+    from . import external
+    from .cases import Pool
+    from .variants import variants
+
+    lib, pools = external.load(), {}
+    for cell in cells:
+        if cell.batch * cell.context > 1 << 18:
+            continue
+        heads = cell.heads[1]
+        pool = pools.get(heads) or Pool(heads, 1 << 18)
+        pools[heads] = pool
+        for _, _, make in variants(cell, pool, lib):
+            for calls in make():
+                calls[0]()
+        torch.cuda.synchronize()
 
 
 def measure(cells: list[Cell], seconds: float, out: Path, command: str) -> int:
@@ -95,8 +121,10 @@ def measure(cells: list[Cell], seconds: float, out: Path, command: str) -> int:
     lib, ceiling = external.load(), ceilings()
     print({k: round(v) for k, v in ceiling.items()}, list(lib), flush=True)
     meta: dict[str, Any] = {
-        "device": torch.cuda.get_device_name(), "commit": commit(), "versions": versions(), "command": command,
-        "run": f"kernels-{time.strftime('%Y%m%dT%H%M%S')}", "ceiling": {k: round(v, 1) for k, v in ceiling.items()},
+        "device": torch.cuda.get_device_name(), "commit": commit(), "versions": versions(),
+        "command": command,
+        "run": f"kernels-{time.strftime('%Y%m%dT%H%M%S')}",
+        "ceiling": {k: round(v, 1) for k, v in ceiling.items()},
     }  # fmt: skip
     out.parent.mkdir(parents=True, exist_ok=True)
     pool, pool_key = None, None

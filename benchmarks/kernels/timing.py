@@ -14,7 +14,7 @@ def quantiles(times: list[float]) -> dict[str, Any]:
     return {"p20": pick[0], "p50": pick[1], "p80": pick[2], "n": len(times)}
 
 
-def time_graph(calls: Sequence[Callable[[], Any]], reps: int = 7, budget_us: float = 20_000) -> list[float]:
+def time_graph(calls: Sequence[Callable[[], Any]], reps: int = 5, budget_us: float = 10_000) -> list[float]:
     """Microseconds a call; `calls` walk different data, all captured in one graph."""
     calls[0]()
     torch.cuda.synchronize()

@@ -21,35 +21,37 @@ from .cases import SHAPES, Cell, Pool
 from .timing import time_graph
 from .variants import DecodeInputs, ExtendInputs
 
-DECODE = [
-    DecodeConfig(heads, block_n, stages)
-    for heads, block_n, stages in [
-        (8, 16, 5), (4, 16, 5), (4, 16, 7), (4, 32, 3), (4, 32, 5), (2, 32, 5), (2, 32, 7), (1, 64, 5),
-    ]
-]  # fmt: skip
-WAVES = (1, 2, 3, 4, 6, 8)
-DECODE_CELLS = [("llama3.1-8b", 8, 32768), ("llama3.1-8b", 1, 8192), ("llama3.1-8b", 1, 32768),
-                ("llama3.1-8b", 8, 8192), ("llama3.1-8b", 32, 32768), ("llama3.1-8b", 128, 1024),
-                ("qwen2.5-7b", 8, 32768), ("qwen2.5-7b", 1, 8192), ("qwen3-32b", 8, 32768)]  # fmt: skip
-EXTEND = [
-    ExtendConfig(*c, tma=True, gather=g)
-    for c in [
-        (128, 128, 8, 3),
-        (128, 128, 8, 2),
-        (128, 64, 8, 3),
-        (128, 64, 8, 4),
-        (64, 64, 4, 2),
-        (64, 64, 4, 3),
-    ]
-    for g in (False, True)
-]
-EXTEND_CELLS = [(8192, 0), (8192, 8192), (2048, 8192), (2048, 0), (512, 0), (512, 8192), (128, 32768)]
-KINDS = (0, 16, 64)
+WAVES = (1, 2, 3, 4)
+DECODE_CELLS = [("qwen2.5-7b", 8, 32768), ("llama3.1-8b", 8, 32768), ("llama3.1-8b", 1, 8192),
+                ("llama3.1-8b", 8, 8192), ("qwen2.5-7b", 1, 8192), ("llama3.1-8b", 128, 1024),
+                ("llama3.1-8b", 32, 32768), ("qwen3-32b", 8, 32768)]  # fmt: skip
+EXTEND_CELLS = [(512, 0), (2048, 0), (512, 8192), (128, 32768), (128, 2048), (8192, 0)]
+RANKS = (0, 16, 64)
+
+
+def decode_configs(rank: int, kv_heads: int) -> list[DecodeConfig]:
+    tiles = [(4, 16, 5), (4, 16, 7), (2, 16, 5), (2, 16, 7), (1, 32, 7)]
+    return [DecodeConfig(*t, spread=s) for t in tiles for s in ((True, False) if rank == 64 else (rank > 0,))]
+
+
+def extend_configs(rank: int) -> list[ExtendConfig]:
+    tiles = [(64, 64, 4, 2), (128, 64, 8, 4)] + ([(64, 64, 4, 3), (128, 128, 8, 3)] if rank == 0 else [])
+    return [ExtendConfig(*t) for t in tiles]
 
 
 def jobs() -> list[tuple[Any, ...]]:
-    decode = [("decode", s, c, r) for s in SHAPES for c in DECODE for r in KINDS]
-    extend = [("extend", "llama3.1-8b", c, r) for c in EXTEND for r in KINDS]
+    extend: list[tuple[Any, ...]] = []
+    for rank, gather, splits in itertools.product(RANKS, (False, True), (1, 4)):
+        for config in extend_configs(rank):
+            chosen = dataclasses.replace(config, gather=gather, splits=splits)
+            extend += [("extend", "llama3.1-8b", chosen, rank)]
+    decode = [
+        ("decode", s, dataclasses.replace(c, pdl=p), r)
+        for s in SHAPES
+        for r in RANKS
+        for c in decode_configs(r, SHAPES[s][1])
+        for p in ((False, True) if s != "qwen3-32b" else (False,))
+    ]
     return extend + decode
 
 
@@ -62,11 +64,9 @@ def warm(share: int, shares: int) -> None:
         pool = pools.setdefault(heads, Pool(heads, 4096))
         try:
             if op == "decode":
-                for pdl in (False, True) if shape != "qwen3-32b" else (False,):
-                    chosen = dataclasses.replace(config, pdl=pdl)
-                    DecodeInputs(Cell(op, shape, batch=2, context=128), pool).ours(rank, chosen)[0]()
+                DecodeInputs(Cell(op, shape, batch=2, context=128), pool).ours(rank, config)[0]()
             else:
-                for prefix in (0, 256) if not config.gather else (256,):
+                for prefix in (0, 256) if config.splits == 1 and not config.gather else (256,):
                     ExtendInputs(Cell(op, shape, new=256, prefix=prefix), pool).ours(rank, config)[0]()
             torch.cuda.synchronize()
         except Exception as error:
@@ -89,9 +89,9 @@ def search(op: str, seconds: float, out: Path) -> None:
                 pools[heads] = Pool(heads, 1 << 20)
             inputs = (DecodeInputs if op == "decode" else ExtendInputs)(cell, pools[heads])
             base = None
-            for rank in KINDS:
+            for rank in RANKS:
                 table = []
-                for config in candidates(op, cell):
+                for config in candidates(op, cell, rank):
                     if time.monotonic() - start > seconds:
                         print("time is up")
                         return
@@ -109,19 +109,16 @@ def search(op: str, seconds: float, out: Path) -> None:
                 print(f"{cell.key} r{rank} ratio {base / table[0][0]:.3f} | {tops}", flush=True)
 
 
-def candidates(op: str, cell: Cell) -> list[Any]:
+def candidates(op: str, cell: Cell, rank: int) -> list[Any]:
     if op == "decode":
-        pairs = itertools.product(DECODE, WAVES)
-        found = [DecodeConfig(c.heads, c.block_n, c.stages, w, cell.batch == 1) for c, w in pairs]
-        return [c for c in found if c.heads <= cell.heads[1]]
-    found = [c for c in EXTEND if cell.prefix or not c.gather]
-    if cell.new <= 512 and cell.prefix:
-        found = [
-            ExtendConfig(c.block_m, c.block_n, c.warps, c.stages, c.tma, c.gather, s)
-            for c in found if c.block_n == 64
-            for s in (1, 4, 8)
-        ]  # fmt: skip
-    return found
+        pairs = itertools.product(decode_configs(rank, cell.heads[1]), WAVES)
+        return [dataclasses.replace(c, waves=w, pdl=cell.batch == 1) for c, w in pairs]
+    gathers = (False, True) if cell.prefix else (False,)
+    splits = (1, 2, 4, 8) if cell.prefix and cell.new <= 512 else (1,)
+    return [
+        dataclasses.replace(c, gather=g, splits=s)
+        for c, g, s in itertools.product(extend_configs(rank), gathers, splits)
+    ]
 
 
 def short(config: Any) -> str:

@@ -11,7 +11,7 @@ from flashagents_kernels import flash_lora_attention as fla
 from flashagents_kernels.configs import DecodeConfig, ExtendConfig
 
 from . import external
-from .cases import DIM, RANKS, Cell, Pool, filled
+from .cases import ALL_RANKS, DIM, RANKS, Cell, Pool, filled
 
 Calls = list[Callable[[], Any]]
 
@@ -57,7 +57,7 @@ class ExtendInputs:
         new, prefix = cell.new, cell.prefix
         self.q, self.out = filled(new, q_heads, DIM), filled(new, q_heads, DIM)
         self.k, self.v = filled(new, kv_heads, DIM), filled(new, kv_heads, DIM)
-        self.rows = {r: filled(new, r) for r in RANKS}
+        self.rows = {r: filled(new, r) for r in ALL_RANKS}
         self.starts = torch.tensor([0, new], dtype=torch.int32, device="cuda")
         self.indptr = torch.tensor([0, prefix], dtype=torch.int32, device="cuda")
         self.segments = pool.segments(prefix + new, 4 * kv_heads * DIM)[:8]
@@ -89,8 +89,8 @@ class ExtendInputs:
             if not prefix:
                 return fla.extend(self.q, self.k, v_new, self.starts, max_new=self.cell.new, out=self.out)
             return fla.reconstruct_then_extend(
-                self.q, self.k, v_new, self.starts, pool.k, pool.v, self.indptr, table[:prefix], lora, scratch,
-                max_new=self.cell.new, out=self.out,
+                self.q, self.k, v_new, self.starts, pool.k, pool.v, self.indptr, table[:prefix], lora,
+                scratch, max_new=self.cell.new, out=self.out,
             )  # fmt: skip
 
         return [lambda t=t: call(t) for t in self.segments]

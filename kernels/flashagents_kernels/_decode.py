@@ -3,8 +3,9 @@
 """Device code of decode: one query token a request, the cache split over programs, then a merge.
 
 A program owns `HB` neighbouring KV heads of one piece of one request, so that a slot's index and its
-low-rank row are read once for all of them; every warp works on a head of its own (a batched dot), which
-leaves no reduction across warps.  Scores are kept in base 2.
+low-rank row are read once for all of them; every warp works on a head of its own (a batched dot): no
+reduction crosses warps.  SPREAD: the low-rank rows go to shared memory once a head, so that their
+product stays within a warp too; else once, for one product over all heads.  Scores are in base 2.
 """
 
 import triton
@@ -42,12 +43,14 @@ def _decode_loop(
     R: tl.constexpr,
     RP: tl.constexpr,
     SAME: tl.constexpr,
+    SPREAD: tl.constexpr,
     CAP: tl.constexpr,
     LORA: tl.constexpr,
 ):
     o_d = tl.arange(0, DP)
     o_r = tl.arange(0, RP)
     o_h = i_head + tl.arange(0, HB)
+    o_h0 = tl.zeros([HB], tl.int64)
     for i_n in range(lo, hi, BN):
         o_n = i_n + tl.arange(0, BN)
         live = o_n < hi
@@ -64,11 +67,12 @@ def _decode_loop(
             o_v = (slot * s_vn)[None, :, None] + (o_h * s_vh)[:, None, None] + o_d[None, None, :]
         b_v = tl.load(p_v + o_v, mask=b_mask, other=0.0)
         if LORA:
-            b_w = tl.load(
-                p_lr + (slot * s_ln)[:, None] + o_r[None, :],
-                mask=live[:, None] & (o_r < R)[None, :],
-                other=0.0,
-            )
+            o_w = (slot * s_ln)[:, None] + o_r[None, :]
+            m_w = live[:, None] & (o_r < R)[None, :]
+            if SPREAD:
+                o_w = o_w[None, :, :] + o_h0[:, None, None]
+                m_w = tl.broadcast_to(m_w[None, :, :], (HB, BN, RP))
+            b_w = tl.load(p_lr + o_w, mask=m_w, other=0.0)
         b_s = tl.dot(b_q, tl.permute(b_k, (0, 2, 1))) * qk_scale
         if CAP:
             b_s = soft_cap(b_s, cap)
@@ -80,9 +84,11 @@ def _decode_loop(
         b_ph = b_p.to(b_v.dtype)
         b_acc = tl.dot(b_ph, b_v, b_acc * b_a[:, :, None])
         if LORA:
-            b_accl = tl.dot(
-                tl.reshape(b_ph, (HB * BM, BN)), b_w, b_accl * tl.reshape(b_a, (HB * BM,))[:, None]
-            )
+            if SPREAD:
+                b_accl = tl.dot(b_ph, b_w, b_accl * b_a[:, :, None])
+            else:
+                b_ah = tl.reshape(b_a, (HB * BM,))
+                b_accl = tl.dot(tl.reshape(b_ph, (HB * BM, BN)), b_w, b_accl * b_ah[:, None])
         b_m = b_mn
     return b_acc, b_accl, b_m, b_l
 
@@ -124,6 +130,7 @@ def decode_split_kernel(
     R: tl.constexpr,
     RP: tl.constexpr,
     SAME: tl.constexpr,
+    SPREAD: tl.constexpr,
     CAP: tl.constexpr,
     WINDOW: tl.constexpr,
     LORA: tl.constexpr,
@@ -160,6 +167,8 @@ def decode_split_kernel(
         b_l = tl.zeros([HB, BM], tl.float32)
         b_acc = tl.zeros([HB, BM, DP], tl.float32)
         b_accl = tl.zeros([HB * BM, RP], tl.float32)
+        if SPREAD:
+            b_accl = tl.zeros([HB, BM, RP], tl.float32)
         p_tok = p_idx + beg
         o_out = i_item.to(tl.int64) * HQ + o_q
         if LORA:
@@ -171,23 +180,25 @@ def decode_split_kernel(
                 p_set = p_lr + (i_ad - 1).to(tl.int64) * set_stride
                 b_acc, b_accl, b_m, b_l = _decode_loop(
                     b_q, b_acc, b_accl, b_m, b_l, p_k, p_v, p_set, p_tok, lo, hi, i_head, qk_scale, cap,
-                    s_kn, s_kh, s_vn, s_vh, s_ln, HB, BM, BN, D, DP, R, RP, SAME, CAP, True,
+                    s_kn, s_kh, s_vn, s_vh, s_ln, HB, BM, BN, D, DP, R, RP, SAME, SPREAD, CAP, True,
                 )  # fmt: skip
-                b_il = tl.reshape(1.0 / b_l, (HB * BM,))
-                o_out2 = tl.reshape(o_out, (HB * BM,))
-                b_row2 = tl.reshape(b_row, (HB * BM,))
-                tl.store(
-                    p_ol + (o_out2 * RP)[:, None] + o_r[None, :], b_accl * b_il[:, None], mask=b_row2[:, None]
-                )
+                b_il = 1.0 / b_l
+                if SPREAD:
+                    p_w = p_ol + (o_out * RP)[:, :, None] + o_r[None, None, :]
+                    tl.store(p_w, b_accl * b_il[:, :, None], mask=b_row[:, :, None])
+                else:
+                    p_w = p_ol + (tl.reshape(o_out, (HB * BM,)) * RP)[:, None] + o_r[None, :]
+                    b_il = tl.reshape(b_il, (HB * BM,))
+                    tl.store(p_w, b_accl * b_il[:, None], mask=tl.reshape(b_row, (HB * BM,))[:, None])
             else:
                 b_acc, b_accl, b_m, b_l = _decode_loop(
                     b_q, b_acc, b_accl, b_m, b_l, p_k, p_v, p_lr, p_tok, lo, hi, i_head, qk_scale, cap,
-                    s_kn, s_kh, s_vn, s_vh, s_ln, HB, BM, BN, D, DP, R, RP, SAME, CAP, False,
+                    s_kn, s_kh, s_vn, s_vh, s_ln, HB, BM, BN, D, DP, R, RP, SAME, SPREAD, CAP, False,
                 )  # fmt: skip
         else:
             b_acc, b_accl, b_m, b_l = _decode_loop(
                 b_q, b_acc, b_accl, b_m, b_l, p_k, p_v, p_lr, p_tok, lo, hi, i_head, qk_scale, cap,
-                s_kn, s_kh, s_vn, s_vh, s_ln, HB, BM, BN, D, DP, R, RP, SAME, CAP, False,
+                s_kn, s_kh, s_vn, s_vh, s_ln, HB, BM, BN, D, DP, R, RP, SAME, SPREAD, CAP, False,
             )  # fmt: skip
         b_il3 = 1.0 / b_l
         tl.store(

@@ -45,7 +45,8 @@ def _full_loop(
     b_q, b_acc, b_accl, b_m, b_l, p_k, p_v, p_lr, p_idx, t_k, t_v, t_lr, t_row, i_set, lo, hi, i_kvh,
     qk_scale, cap, s_kn, s_kh, s_vn, s_vh, s_ln,
     BN: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr,
-    PAGED: tl.constexpr, TMA: tl.constexpr, LR_TMA: tl.constexpr, CAP: tl.constexpr, LORA: tl.constexpr,
+    PAGED: tl.constexpr, TMA: tl.constexpr, LR_TMA: tl.constexpr, CAP: tl.constexpr,
+    LORA: tl.constexpr,
 ):  # fmt: skip
     """Whole tiles that every row sees; rows from pages, by TMA, or by contiguous pointers."""
     o_d = tl.arange(0, DP)
@@ -88,12 +89,13 @@ def _masked_loop(
     b_q, b_acc, b_accl, b_m, b_l, p_k, p_v, p_lr, p_idx, t_row, lo, hi, o_pos, base, window, i_kvh,
     qk_scale, cap, s_kn, s_kh, s_vn, s_vh, s_ln,
     BN: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr,
-    PAGED: tl.constexpr, CAP: tl.constexpr, WINDOW: tl.constexpr, LORA: tl.constexpr,
+    PAGED: tl.constexpr, STAGES: tl.constexpr, CAP: tl.constexpr, WINDOW: tl.constexpr,
+    LORA: tl.constexpr,
 ):  # fmt: skip
     """Keys `lo..hi` at positions `base + key`, each row up to its own position `o_pos`."""
     o_d = tl.arange(0, DP)
     o_r = tl.arange(0, RP)
-    for i_n in tl.range(lo, hi, BN):
+    for i_n in tl.range(lo, hi, BN, num_stages=STAGES):
         o_n = i_n + tl.arange(0, BN)
         live = o_n < hi
         if PAGED:
@@ -137,7 +139,7 @@ def _walk(
     s_knn, s_knh, s_vnn, s_vnh, s_lnn, s_kpn, s_kph, s_vpn, s_vph, s_lpn,
     BN: tl.constexpr, BNM: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, R: tl.constexpr,
     RP: tl.constexpr, PREFIX: tl.constexpr, TMA: tl.constexpr, LN_TMA: tl.constexpr, CAP: tl.constexpr,
-    WINDOW: tl.constexpr, LORA: tl.constexpr,
+    WINDOW: tl.constexpr, STAGES: tl.constexpr, LORA: tl.constexpr,
 ):  # fmt: skip
     """Keys `klo..khi` of prefix + new tokens.  PREFIX: 0 none, 1 from pages, 2 gathered rows."""
     PAGED: tl.constexpr = PREFIX == 1
@@ -158,7 +160,7 @@ def _walk(
         b_acc, b_accl, b_m, b_l = _masked_loop(
             b_q, b_acc, b_accl, b_m, b_l, p_kp, p_vp, p_lps, p_idx, t_pre, full, end, o_pos, 0, window, i_kvh,
             qk_scale, cap, s_kpn, s_kph, s_vpn, s_vph, s_lpn,
-            BNM, D, DP, R, RP, PAGED, CAP, WINDOW, LORA,
+            BNM, D, DP, R, RP, PAGED, STAGES, CAP, WINDOW, LORA,
         )  # fmt: skip
     nlo = tl.maximum(klo - pre, 0)
     nhi = khi - pre
@@ -173,7 +175,7 @@ def _walk(
     b_acc, b_accl, b_m, b_l = _masked_loop(
         b_q, b_acc, b_accl, b_m, b_l, p_kn, p_vn, p_lns, p_idx, t_new, diag, nhi, o_pos, pre, window, i_kvh,
         qk_scale, cap, s_knn, s_knh, s_vnn, s_vnh, s_lnn,
-        BNM, D, DP, R, RP, False, CAP, WINDOW, LORA,
+        BNM, D, DP, R, RP, False, STAGES, CAP, WINDOW, LORA,
     )  # fmt: skip
     return b_acc, b_accl, b_m, b_l
 
@@ -188,7 +190,7 @@ def extend_kernel(
     G: tl.constexpr, HQ: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, R: tl.constexpr,
     RP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BNM: tl.constexpr, SPLITS: tl.constexpr,
     PREFIX: tl.constexpr, TMA: tl.constexpr, LN_TMA: tl.constexpr, CAP: tl.constexpr, WINDOW: tl.constexpr,
-    LORA: tl.constexpr, LSE: tl.constexpr, INDIRECT: tl.constexpr,
+    LORA: tl.constexpr, LSE: tl.constexpr, INDIRECT: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """One block of `BM` new tokens of one query head (and one piece of its keys, if SPLITS > 1)."""
     i_h = tl.program_id(0)
@@ -239,7 +241,7 @@ def extend_kernel(
                     p_kp, p_vp, p_lp, t_kp, t_vp, t_lp, t_pre, p_idx + beg,
                     i_set, set_stride, klo, khi, pre, q0, o_pos, window, i_kvh, qk_scale, cap,
                     s_knn, s_knh, s_vnn, s_vnh, s_lnn, s_kpn, s_kph, s_vpn, s_vph, s_lpn,
-                    BN, BNM, D, DP, R, RP, PREFIX, TMA, LN_TMA, CAP, WINDOW, True,
+                    BN, BNM, D, DP, R, RP, PREFIX, TMA, LN_TMA, CAP, WINDOW, STAGES, True,
                 )  # fmt: skip
             else:
                 b_acc, b_accl, b_m, b_l = _walk(
@@ -247,7 +249,7 @@ def extend_kernel(
                     p_kp, p_vp, p_lp, t_kp, t_vp, t_lp, t_pre, p_idx + beg,
                     0, set_stride, klo, khi, pre, q0, o_pos, window, i_kvh, qk_scale, cap,
                     s_knn, s_knh, s_vnn, s_vnh, s_lnn, s_kpn, s_kph, s_vpn, s_vph, s_lpn,
-                    BN, BNM, D, DP, R, RP, PREFIX, TMA, LN_TMA, CAP, WINDOW, False,
+                    BN, BNM, D, DP, R, RP, PREFIX, TMA, LN_TMA, CAP, WINDOW, STAGES, False,
                 )  # fmt: skip
             b_inv = tl.where(b_l > 0, 1.0 / b_l, 0.0)
             # columns past the rank are another agent's: never let them meet the up-projection
@@ -264,7 +266,7 @@ def extend_kernel(
                 p_kp, p_vp, p_lp, t_kp, t_vp, t_lp, t_pre, p_idx + beg,
                 0, set_stride, klo, khi, pre, q0, o_pos, window, i_kvh, qk_scale, cap,
                 s_knn, s_knh, s_vnn, s_vnh, s_lnn, s_kpn, s_kph, s_vpn, s_vph, s_lpn,
-                BN, BNM, D, DP, R, RP, PREFIX, TMA, LN_TMA, CAP, WINDOW, False,
+                BN, BNM, D, DP, R, RP, PREFIX, TMA, LN_TMA, CAP, WINDOW, STAGES, False,
             )  # fmt: skip
             b_inv = tl.where(b_l > 0, 1.0 / b_l, 0.0)
             b_acc = b_acc * b_inv[:, None]

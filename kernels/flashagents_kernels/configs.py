@@ -5,7 +5,7 @@ Nothing is tuned while serving. `benchmarks/kernels` searches the space again an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 from .core import padded
@@ -13,23 +13,26 @@ from .core import padded
 
 @dataclass(frozen=True, slots=True)
 class DecodeConfig:
-    """heads: KV heads of one program (and its warps); waves: programs per multiprocessor to aim for."""
+    """heads: KV heads of one program (and its warps); waves: programs per multiprocessor to aim for;
+    spread: low-rank rows once a head in shared memory; pdl: the merge is launched early."""
 
     heads: int = 4
     block_n: int = 16
     stages: int = 5
     waves: int = 2
+    spread: bool = True
     pdl: bool = False
 
     def fit(self, kv_heads: int) -> DecodeConfig:
         """This configuration with `heads` reduced to a divisor of `kv_heads`."""
         heads = gcd(self.heads, kv_heads)
-        return DecodeConfig(heads, self.block_n, self.stages, self.waves, self.pdl)
+        return DecodeConfig(heads, self.block_n, self.stages, self.waves, self.spread, self.pdl)
 
 
 @dataclass(frozen=True, slots=True)
 class ExtendConfig:
-    """gather: copy a paged prefix to contiguous rows first; splits: pieces of the keys per block."""
+    """gather: copy a paged prefix to contiguous rows first; splits: pieces of the keys per block;
+    masked_stages: pipeline depth of the masked tiles."""
 
     block_m: int = 128
     block_n: int = 64
@@ -38,12 +41,22 @@ class ExtendConfig:
     tma: bool = True
     gather: bool = False
     splits: int = 1
+    masked_stages: int = 2
 
 
 def decode_config(kv_heads: int, head_dim: int, rank: int, batch: int) -> DecodeConfig:
     """The decode configuration of a shape class; `rank` 0 is attention without LoRA."""
-    block_n = 16 if padded(head_dim) <= 128 else 8
-    config = DecodeConfig(heads=4, block_n=max(16, block_n), stages=5 if head_dim <= 128 else 3)
+    if padded(head_dim) > 128:
+        return DecodeConfig(4, 16, stages=3, spread=rank <= 32, pdl=batch == 1).fit(kv_heads)
+    if rank > 32:
+        config = DecodeConfig(4, 16, 7, 1, False, True) if batch == 1 else DecodeConfig(4, 16, 5, 2, False)
+    elif batch == 1:
+        narrow = kv_heads <= 4 and rank == 0
+        config = DecodeConfig(1, 32, 7, 2, True, True) if narrow else DecodeConfig(2, 16, 5, 2, True, True)
+    elif rank:
+        config = DecodeConfig(4, 16, 7, 1) if batch < 32 else DecodeConfig(4, 16, 5, 2)
+    else:
+        config = DecodeConfig(2, 16, 5, 2) if batch < 32 else DecodeConfig(4, 16, 5, 4)
     return config.fit(kv_heads)
 
 
@@ -58,16 +71,21 @@ def extend_config(
     processors: int,
 ) -> ExtendConfig:
     """The extend configuration of a shape class; `prefix_tokens` bounds the prefix of all requests."""
+    group = q_heads // kv_heads
+    gather = prefix_tokens > 0 and max_new * group >= 2048
     if padded(head_dim) > 128:
-        block_m, block_n, warps, stages = 64, 32, 4, 2
-    elif max_new <= 64:
-        block_m, block_n, warps, stages = 64, 64, 4, 3
+        config = ExtendConfig(64, 32, 4, 2)
+    elif max_new <= 64 or (prefix_tokens > 0 and not gather):
+        config = ExtendConfig(64, 64, 4, 2)
+    elif max_new <= 2048 and (prefix_tokens == 0 or max_new <= 512):
+        config = ExtendConfig(64, 64, 4, 2 if rank else 3)
+    elif rank:
+        config = ExtendConfig(128, 64, 8, 4)
     else:
-        block_m, block_n, warps, stages = 128, 64, 8, 3
-    blocks = -(-max_new // block_m) * q_heads * batch
+        config = ExtendConfig(128, 128, 8, 3)
+    blocks = -(-max_new // config.block_m) * q_heads * batch
     keys = max_new + prefix_tokens // max(batch, 1)
     splits = 1
     while splits < 16 and blocks * splits * 2 <= processors * 2 and keys // (splits * 2) >= 512:
         splits *= 2
-    gather = prefix_tokens > 0 and max_new * (q_heads // kv_heads) >= 4096
-    return ExtendConfig(block_m, block_n, warps, stages, True, gather, splits)
+    return replace(config, gather=gather, splits=splits)

@@ -137,7 +137,7 @@ def _launch(
         scale, logit_cap * LOG2E, plan.window_left, lora.set_stride if lora is not None else 0,
         q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1), rows.stride(0),
         G=group, HQ=q_heads, HB=config.heads, BM=padded(group), BN=config.block_n, D=dim, DP=dim_p,
-        R=rank, RP=rank_p, SAME=same, CAP=logit_cap > 0, WINDOW=plan.window_left >= 0,
+        R=rank, RP=rank_p, SAME=same, SPREAD=config.spread, CAP=logit_cap > 0, WINDOW=plan.window_left >= 0,
         LORA=lora is not None, INDIRECT=req is not None, PDL=pdl,
         num_warps=config.heads, num_stages=config.stages,
     )  # fmt: skip

@@ -218,10 +218,27 @@ class _Call:
         width = k.shape[1] * dim
         low, low_ok = None, False
         if self.lora is not None:
-            columns = rows.shape[-1] * (rows.shape[1] if rows.dim() == 3 else 1)
-            low_ok = columns >= self.rank_p and rows.stride(0) % 8 == 0 and rows.data_ptr() % 16 == 0
-            low = describe(rows, self.rank_p, columns) if low_ok else None
+            low = self._describe_rows(rows)
+            low_ok = low is not None
         return True, low_ok, (describe(k, dim, width), describe(v, dim, width), low)
+
+    def _describe_rows(self, rows: Any) -> Any:
+        """A descriptor of low-rank rows, or None.
+
+        Rows narrower than a tile are read with the start of the next row behind them: those columns are
+        cleared before the up-projection. The last row is left out for that, which no unmasked tile reads.
+        """
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        stride = rows.stride(0)
+        if stride % 8 or rows.data_ptr() % 16:
+            return None
+        columns, count = rows.shape[-1] * (rows.shape[1] if rows.dim() == 3 else 1), rows.shape[0]
+        if columns < self.rank_p:
+            if rows.dim() == 3 or stride * 2 < self.rank_p or count < 2:
+                return None
+            columns, count = self.rank_p, count - 1
+        return TensorDescriptor(rows, [count, columns], [stride, 1], [self.config.block_n, self.rank_p])
 
     def launch(self) -> None:
         from ._extend import extend_kernel, extend_merge_kernel
@@ -267,6 +284,7 @@ class _Call:
             BM=config.block_m, BN=config.block_n, BNM=min(config.block_n, 64), SPLITS=splits, PREFIX=mode,
             TMA=tma, LN_TMA=low_tma, CAP=cap > 0, WINDOW=window >= 0, LORA=lora is not None,
             LSE=self.lse is not None, INDIRECT=lora is not None and lora.req_pool_indices is not None,
+            STAGES=config.masked_stages,
             num_warps=config.warps, num_stages=config.stages,
         )  # fmt: skip
         if splits > 1:
