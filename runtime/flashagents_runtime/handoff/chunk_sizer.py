@@ -43,6 +43,8 @@ class PrefillCurve:
 
     def __init__(self) -> None:
         self._factors: dict[int, float] = {}  # by round(log2(tokens)): measured / prior
+        self._known: list[int] = []  # their keys, sorted
+        self._best: float | None = None
 
     @property
     def measured(self) -> bool:
@@ -59,6 +61,8 @@ class PrefillCurve:
         # Waiting in the queue only ever adds: follow a fall fast and a rise slowly.
         weight = 1.0 if old is None else 0.5 if factor < old else 0.15
         self._factors[bucket] = factor if old is None else old + weight * (factor - old)
+        self._known = sorted(self._factors)
+        self._best = None
 
     def seconds(self, tokens: int) -> float:
         """The expected time for `tokens` new tokens; not above zero only for 0."""
@@ -67,7 +71,7 @@ class PrefillCurve:
         return _prior(tokens) * self._factor(math.log2(tokens))
 
     def _factor(self, place: float) -> float:
-        known = sorted(self._factors)
+        known = self._known
         if not known:
             return 1.0
         i = bisect_left(known, place)
@@ -81,7 +85,9 @@ class PrefillCurve:
 
     def best_rate(self) -> float:
         """Seconds a token in the best chunk: what one pass over everything would cost."""
-        return min(self.seconds(size) / size for size in _SIZES)
+        if self._best is None:
+            self._best = min(self.seconds(size) / size for size in _SIZES)
+        return self._best
 
 
 @dataclass
@@ -140,15 +146,18 @@ class ChunkSizer:
             return waiting >= self.chunk_size
         if waiting < self.smallest:
             return False
-        left = self._left()
+        left, overhead, grace = self._left(), self.overhead, 0.0
         if left is not None:
-            if waiting < left / 2 and waiting < self._efficient():
-                return False  # larger chunks first; they shrink as the end comes near
-            if self._would_be_late(waiting, left):
-                return False
+            closing = waiting >= 2 * left
+            if waiting < self._efficient(overhead / 2):
+                if not closing or self._would_be_late(waiting, left):
+                    return False  # larger chunks first; they shrink as the end comes near
+                grace = 0.75 * self.curve.seconds(1)  # of a short stream too, most should be warm
+            if not closing:
+                overhead /= 2  # keep some for small chunks at the end
         cost = self.curve.seconds(waiting)
         pass_cost = self.curve.best_rate()
-        allowed = self.overhead * pass_cost * (self._tokens + waiting)
+        allowed = max(overhead * pass_cost * (self._tokens + waiting), grace)
         return self._spent + cost - pass_cost * waiting <= allowed
 
     def is_worth_a_flush(self, waiting: int, gap: float | None = None) -> bool:
@@ -175,16 +184,16 @@ class ChunkSizer:
             return None
         return self.expected - self._arrived
 
-    def _efficient(self) -> int:
+    def _efficient(self, overhead: float) -> int:
         """The smallest chunk that alone stays within the overhead."""
         best = self.curve.best_rate()
-        sizes = (size for size in _SIZES if self.curve.seconds(size) <= (1 + self.overhead) * best * size)
+        sizes = (size for size in _SIZES if self.curve.seconds(size) <= (1 + overhead) * best * size)
         return next(sizes, _SIZES[-1])
 
     def _would_be_late(self, waiting: int, left: int) -> bool:
         """Whether the chunk would still run when the stream ends, and the final request wait for it."""
         rate = self.rate
-        return rate is not None and self.curve.seconds(waiting) > left / rate and waiting < self._efficient()
+        return rate is not None and self.curve.seconds(waiting) > left / rate
 
 
 __all__ = ["ChunkSizer", "PrefillCurve"]
