@@ -283,6 +283,7 @@ SEAMS: tuple[Seam, ...] = (
             "multimodal_inputs",
             "session",
             "retracted_stain",
+            "priority",
         ),
     ),
     # ---- intra-turn prefix cache: the tree and the pool
@@ -298,19 +299,18 @@ SEAMS: tuple[Seam, ...] = (
             "evictable_leaves",
             "evictable_size",
             "protected_size",
+            "protected_size_",
             "match_prefix",
             "req_to_token_pool",
             "token_to_kv_pool_allocator",
         ),
     ),
     Seam(
-        f"{_RADIX}.RadixCache._insert_helper",
-        "inserts a published part below the node that the request matched",
-        "(self, node, key, value, priority=0, chunked=False)",
+        f"{_RADIX}.RadixCache._record_store_event",
+        "announces a published node",
+        "(self, node, medium=None)",
     ),
     Seam(f"{_RADIX}.RadixCache._split_node", "marks both halves", "(self, key, child, split_len)"),
-    Seam(f"{_RADIX}.RadixCache.inc_lock_ref", "locks the published path", "(self, node)"),
-    Seam(f"{_RADIX}.RadixCache.dec_lock_ref", "unlocks the matched path", "(self, node, params=None)"),
     Seam(
         f"{_RADIX}.RadixKey",
         "the published part as a key, in the request's namespace",
@@ -319,8 +319,9 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam(
         f"{_RADIX}.TreeNode",
-        "nodes, for the integrity check; gains `published_in`",
-        attributes=("children", "parent", "key", "value", "lock_ref", "id"),
+        "published nodes, which carry `published_in`; the integrity check",
+        "(id=None, priority=0)",
+        attributes=("children", "parent", "key", "value", "lock_ref", "id", "priority"),
     ),
     Seam(
         "sglang.srt.mem_cache.base_prefix_cache.MatchPrefixParams",

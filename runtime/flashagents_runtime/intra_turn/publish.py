@@ -93,7 +93,7 @@ class Publisher:
         - ``memory``: no slots even after eviction; `alloc_for_extend` decides what happens
         """
         self._count_shared(req)
-        cache, allocator, page = self.cache, adder.token_to_kv_pool_allocator, adder.page_size
+        allocator, page = adder.token_to_kv_pool_allocator, adder.page_size
         start, end = len(req.prefix_indices), req.extend_range.end
         aligned = end // page * page
         reason = self._reason_to_stay_private(req, start, aligned, page)
@@ -101,8 +101,8 @@ class Publisher:
             tail = self._key(
                 req.full_untruncated_fill_ids[start:aligned], req.extra_key, cache_salt=req.cache_salt
             )
-            node = req.last_node
-            if tail.child_key(page) in node.children:
+            child_key = tail.child_key(page)
+            if child_key in req.last_node.children:
                 reason = "owned"
         if reason is not None:
             self.figures.not_published[reason] += 1
@@ -113,16 +113,11 @@ class Publisher:
             self.figures.not_published["memory"] += 1
             return
 
-        _, leaf = cache._insert_helper(
-            node, tail, slots[: aligned - start], getattr(req, "priority", 0) or 0, chunked=True
+        req.last_node = self.cache.add_locked_child(
+            req.last_node, child_key, tail, slots[: aligned - start], req.priority or 0, self._pass
         )
-        # The child first, so that nothing of the path is ever unlocked.
-        cache.inc_lock_ref(leaf)
-        cache.dec_lock_ref(node)
-        leaf.published_in = self._pass
-        req.last_node = leaf
         req.cache_protected_len = aligned
-        self.slots[req] = slots[: end - start]
+        self.slots[req] = slots if size == end - start else slots[: end - start]
         # These tokens have left available_size(), and the adder has charged them to its offsets too.
         adder.rem_total_token_offset -= size
         adder.cur_rem_token_offset -= size

@@ -12,6 +12,7 @@ from .. import sglang_seams as seams
 def cache_class() -> Any:
     """`FlashAgentsRadixCache`, a subclass of SGLang's RadixCache; imports SGLang at the first call."""
     base = seams.symbol("sglang.srt.mem_cache.radix_cache.RadixCache")
+    tree_node = seams.symbol("sglang.srt.mem_cache.radix_cache.TreeNode")
 
     class FlashAgentsRadixCache(base):  # type: ignore[misc, valid-type]  # SGLang is untyped here
         """RadixCache whose nodes keep `published_in` when they are split."""
@@ -21,6 +22,27 @@ def cache_class() -> Any:
             if hasattr(child, "published_in"):
                 upper.published_in = child.published_in
             return upper
+
+        def add_locked_child(
+            self, parent: Any, child_key: Any, key: Any, value: Any, priority: int, published_in: int
+        ) -> Any:
+            """Insert a node below `parent`, which has no child under `child_key`; returns the node.
+
+            The caller's lock on `parent` becomes one on the new node: the same as `_insert_helper`,
+            `inc_lock_ref(node)`, `dec_lock_ref(parent)`, without walking the path twice. `value` (slots,
+            int64, one a token) is copied.
+            """
+            node = tree_node(priority=priority)
+            node.parent = parent
+            node.key = key
+            node.value = value.clone()
+            node.lock_ref = 1
+            node.published_in = published_in
+            parent.children[child_key] = node
+            parent.priority = max(parent.priority, priority)
+            self.protected_size_ += len(key)
+            self._record_store_event(node)
+            return node
 
     return FlashAgentsRadixCache
 
