@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import multiprocessing
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -55,7 +56,7 @@ def build_engine(model: str, user_args: dict[str, Any], report: Callable[[str, f
     _check_names(args, engine_class.server_args_class)
     if args.get("incremental_streaming_output") is not True:
         raise ValueError("incremental_streaming_output=False cannot be had: the client takes deltas")
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available() and os.environ.get("FLASHAGENTS_START_METHOD", "fork") == "fork":
         _fork_children()
     report("Starting the scheduler", 0.3)
 
@@ -72,6 +73,7 @@ def _fork_children() -> None:
     SGLang spawns because CUDA does not survive a fork. Without CUDA a forked child needs not import
     torch and SGLang anew, which is most of the time that a small engine takes to start. At that point the
     host has no thread but the parent watch, which holds no locks, and no thread pool of torch.
+    FLASHAGENTS_START_METHOD=spawn leaves it as SGLang has it.
     """
     engine_module = seams.symbol("sglang.srt.entrypoints.engine")
     set_envs_and_config = engine_module._set_envs_and_config
