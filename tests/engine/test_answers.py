@@ -165,6 +165,17 @@ def test_required_calls_are_held_to_their_schemas(parsers: Any) -> None:
     assert not accepts(one, CALLS["search"] + "\n" + CALLS["add"])
 
 
+def test_required_calls_of_a_form_without_grammar_are_an_array(parsers: Any) -> None:
+    fmt: dict[str, Any] = {"tools": TOOLS, "call_required": True, "tool_parser": "pythonic"}
+    schema = json.loads(sampling(parsers, json.dumps(OBJECT), **fmt).json_schema or "")
+    assert (schema["type"], schema["minItems"]) == ("array", 1)
+    text = '[{"name": "add", "parameters": {"a": 1}}]'
+    for chunk in (1, 1000):
+        _, rest, result = read(parsers, text, chunk=chunk, **fmt)
+        assert [(c.name, c.arguments) for c in result.tool_calls] == [("add", '{"a": 1}')] and rest == ""
+        assert read(parsers, text[:20], chunk=chunk, **fmt)[2].broken_call == text[:20]
+
+
 def test_a_free_choice_is_free(parsers: Any) -> None:
     free = sampling(parsers, tools=TOOLS)
     assert (free.structural_tag, free.json_schema, free.skip_special_tokens) == (None, None, False)

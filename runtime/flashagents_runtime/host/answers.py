@@ -108,7 +108,7 @@ class Parsers:
             # SGLang's older form lets the model call on and on; this one can end after the first call.
             value = {"type": "structural_tag", "format": _calls_format(plan.calls, tools, fmt)}
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        plan.change(json_schema=None, **{kind: text})
+        plan.change(**{"json_schema": None, kind: text})
 
 
 class AnswerPlan:
