@@ -35,7 +35,7 @@ DOOR = FunctionTool(open_door, description="Open a door.")
 
 @pytest.fixture
 def client(real_engine: EmbeddedEngine) -> FlashAgentsChatCompletionClient:
-    return FlashAgentsChatCompletionClient(engine=real_engine, temperature=0, max_tokens=120)
+    return FlashAgentsChatCompletionClient(engine=real_engine, temperature=0, max_tokens=80)
 
 
 def arguments(call: FunctionCall) -> dict[str, Any]:
@@ -63,7 +63,7 @@ async def test_a_required_call_is_made_and_valid(
 
 @pytest.mark.parametrize("tool", [LIGHT, DOOR], ids=["light", "door"])
 async def test_the_one_chosen_tool_is_called(client: FlashAgentsChatCompletionClient, tool: Any) -> None:
-    prompts = [f"Please {verb} now." for verb in ("sing", "wait", "go on", "help")]
+    prompts = [f"Please {verb} now." for verb in ("sing", "wait")]
     results = await asyncio.gather(
         *(client.create([user(p)], tools=[LIGHT, DOOR], tool_choice=tool) for p in prompts)
     )
@@ -119,7 +119,7 @@ class Report(BaseModel):
     flags: list[bool] = Field(default=[], max_length=3)
 
 
-@pytest.mark.parametrize("prompt", ["How was the trip?", "Report.", "{", "Ünïcode, please."])
+@pytest.mark.parametrize("prompt", ["How was the trip?", "Ünïcode, please."])
 async def test_structured_output_reads_back_to_the_same_text(
     client: FlashAgentsChatCompletionClient, prompt: str
 ) -> None:

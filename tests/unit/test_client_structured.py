@@ -9,6 +9,7 @@ import pytest
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.messages import StructuredMessage
 from autogen_core.models import ModelInfo
+from autogen_core.tools import ToolSchema
 from pydantic import BaseModel
 
 from flashagents_autogen._structured import complete_schema
@@ -86,6 +87,13 @@ def test_the_callers_schema_is_not_changed() -> None:
     before = json.dumps(schema)
     complete_schema(schema)
     assert json.dumps(schema) == before
+
+
+async def test_tools_and_json_go_together() -> None:
+    tool: ToolSchema = {"name": "look"}
+    request = await request_of(json_output=Node, tools=[tool], tool_choice="required")
+    assert request.format is not None and request.format.call_required
+    assert request.sampling.json_schema is not None  # which of the two holds is the engine's to arrange
 
 
 async def test_several_grammars_are_refused() -> None:
