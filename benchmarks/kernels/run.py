@@ -149,6 +149,8 @@ def measure(cells: list[Cell], seconds: float, out: Path, command: str) -> int:
                     stats = min((quantiles(time_graph(c)) for c in make()), key=lambda s: s["p50"])
                 except Exception as error:
                     print("failed:", cell.key, name, rank, repr(error)[:300], flush=True)
+                    if "illegal" in repr(error):
+                        return 1  # the device context is gone
                     continue
                 case = cell.case() | {"r": rank, "roofline_us": round(cell.roofline_us(rank, ceiling), 2)}
                 row = {"experiment": "kernels", "variant": name, "case": case, "metric": "us"} | stats | meta

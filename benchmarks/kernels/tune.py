@@ -22,37 +22,28 @@ from .timing import time_graph
 from .variants import DecodeInputs, ExtendInputs
 
 WAVES = (1, 2, 3, 4)
-DECODE_CELLS = [("qwen2.5-7b", 8, 32768), ("llama3.1-8b", 8, 32768), ("llama3.1-8b", 1, 8192),
-                ("llama3.1-8b", 8, 8192), ("qwen2.5-7b", 1, 8192), ("llama3.1-8b", 128, 1024),
-                ("llama3.1-8b", 32, 32768), ("qwen3-32b", 8, 32768)]  # fmt: skip
-EXTEND_CELLS = [(512, 0), (2048, 0), (512, 8192), (128, 32768), (128, 2048), (8192, 0)]
+DECODE_CELLS = [("llama3.1-8b", 32, 1024), ("llama3.1-8b", 32, 8192), ("llama3.1-8b", 128, 1024)]
+EXTEND_CELLS = [(512, 8192), (512, 2048), (128, 32768), (128, 2048)]
 RANKS = (0, 16, 64)
 
 
-def decode_configs(rank: int, kv_heads: int) -> list[DecodeConfig]:
-    tiles = [(4, 16, 5), (4, 16, 7), (2, 16, 5), (2, 16, 7), (1, 32, 7)]
-    return [DecodeConfig(*t, spread=s) for t in tiles for s in ((True, False) if rank == 64 else (rank > 0,))]
+def decode_configs(rank: int) -> list[DecodeConfig]:
+    tiles = [(4, 16, 5), (4, 16, 7), (2, 16, 5)]
+    return [DecodeConfig(*t, spread=0 < rank <= 32) for t in tiles]
 
 
-def extend_configs(rank: int) -> list[ExtendConfig]:
-    tiles = [(64, 64, 4, 2), (128, 64, 8, 4)] + ([(64, 64, 4, 3), (128, 128, 8, 3)] if rank == 0 else [])
-    return [ExtendConfig(*t) for t in tiles]
+def extend_configs(rank: int, gather: bool) -> list[ExtendConfig]:
+    tiles = [(64, 64, 4, 2), (64, 64, 4, 3), (128, 64, 8, 3)] + ([] if rank else [(128, 128, 8, 3)])
+    splits = (1, 2) if gather else (2, 4, 8)
+    return [ExtendConfig(*t, gather=gather, splits=s) for t in tiles for s in splits]
 
 
 def jobs() -> list[tuple[Any, ...]]:
-    extend: list[tuple[Any, ...]] = []
-    for rank, gather, splits in itertools.product(RANKS, (False, True), (1, 4)):
-        for config in extend_configs(rank):
-            chosen = dataclasses.replace(config, gather=gather, splits=splits)
-            extend += [("extend", "llama3.1-8b", chosen, rank)]
-    decode = [
-        ("decode", s, dataclasses.replace(c, pdl=p), r)
-        for s in SHAPES
-        for r in RANKS
-        for c in decode_configs(r, SHAPES[s][1])
-        for p in ((False, True) if s != "qwen3-32b" else (False,))
-    ]
-    return extend + decode
+    """(op, shape, configuration, rank); a folded low-rank term leaves the kernels of rank 0."""
+    pairs = [(0, True), (0, False), (16, False)]
+    extend = [("extend", "llama3.1-8b", c, r) for r, g in pairs for c in extend_configs(r, g)]
+    shapes = {s for s, _, _ in DECODE_CELLS}
+    return extend + [("decode", s, c, r) for s in shapes for r in RANKS for c in decode_configs(r)]
 
 
 def warm(share: int, shares: int) -> None:
@@ -66,8 +57,7 @@ def warm(share: int, shares: int) -> None:
             if op == "decode":
                 DecodeInputs(Cell(op, shape, batch=2, context=128), pool).ours(rank, config)[0]()
             else:
-                for prefix in (0, 256) if config.splits == 1 and not config.gather else (256,):
-                    ExtendInputs(Cell(op, shape, new=256, prefix=prefix), pool).ours(rank, config)[0]()
+                ExtendInputs(Cell(op, shape, new=256, prefix=256), pool).ours(rank, config)[0]()
             torch.cuda.synchronize()
         except Exception as error:
             print("warm failed", op, config, rank, repr(error)[:200], flush=True)
@@ -111,14 +101,10 @@ def search(op: str, seconds: float, out: Path) -> None:
 
 def candidates(op: str, cell: Cell, rank: int) -> list[Any]:
     if op == "decode":
-        pairs = itertools.product(decode_configs(rank, cell.heads[1]), WAVES)
+        pairs = itertools.product(decode_configs(rank), WAVES)
         return [dataclasses.replace(c, waves=w, pdl=cell.batch == 1) for c, w in pairs]
-    gathers = (False, True) if cell.prefix else (False,)
-    splits = (1, 2, 4, 8) if cell.prefix and cell.new <= 512 else (1,)
-    return [
-        dataclasses.replace(c, gather=g, splits=s)
-        for c, g, s in itertools.product(extend_configs(rank), gathers, splits)
-    ]
+    found = extend_configs(0, True) if cell.new >= 512 or cell.prefix <= 2048 else []
+    return found + (extend_configs(rank, False) if cell.new < 512 and rank <= 16 else [])
 
 
 def short(config: Any) -> str:

@@ -108,7 +108,7 @@ def variants(
     if isinstance(x, DecodeInputs):
         if "fa3" in lib:
             yield "fa3", 0, lambda: [external.fa3_decode(lib, cell, pool, x.q, x.segments)]
-        if "sglang_decode" in lib:
+        if "sglang_decode" in lib and pool.k.numel() < 1 << 31:  # its offsets are 32-bit
             yield (
                 "sglang_triton", 0,
                 lambda: [external.sglang_decode(lib, cell, pool, x.q, x.segments, s) for s in (8, 16, 32)],

@@ -34,7 +34,7 @@ def _decode_loop(
     s_kh,
     s_vn,
     s_vh,
-    s_ln,
+    S_LN: tl.constexpr,
     HB: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
@@ -67,7 +67,7 @@ def _decode_loop(
             o_v = (slot * s_vn)[None, :, None] + (o_h * s_vh)[:, None, None] + o_d[None, None, :]
         b_v = tl.load(p_v + o_v, mask=b_mask, other=0.0)
         if LORA:
-            o_w = (slot * s_ln)[:, None] + o_r[None, :]
+            o_w = (slot * S_LN)[:, None] + o_r[None, :]
             m_w = live[:, None] & (o_r < R)[None, :]
             if SPREAD:
                 o_w = o_w[None, :, :] + o_h0[:, None, None]
@@ -112,14 +112,14 @@ def decode_split_kernel(
     qk_scale,
     cap,
     window,
-    set_stride,
     s_qb,
     s_qh,
     s_kn,
     s_kh,
     s_vn,
     s_vh,
-    s_ln,
+    S_LN: tl.constexpr,
+    S_SET: tl.constexpr,
     G: tl.constexpr,
     HQ: tl.constexpr,
     HB: tl.constexpr,
@@ -177,10 +177,10 @@ def decode_split_kernel(
             else:
                 i_ad = tl.load(p_adapter + i_b)
             if i_ad > 0:
-                p_set = p_lr + (i_ad - 1).to(tl.int64) * set_stride
+                p_set = p_lr + (i_ad - 1).to(tl.int64) * S_SET
                 b_acc, b_accl, b_m, b_l = _decode_loop(
                     b_q, b_acc, b_accl, b_m, b_l, p_k, p_v, p_set, p_tok, lo, hi, i_head, qk_scale, cap,
-                    s_kn, s_kh, s_vn, s_vh, s_ln, HB, BM, BN, D, DP, R, RP, SAME, SPREAD, CAP, True,
+                    s_kn, s_kh, s_vn, s_vh, S_LN, HB, BM, BN, D, DP, R, RP, SAME, SPREAD, CAP, True,
                 )  # fmt: skip
                 b_il = 1.0 / b_l
                 if SPREAD:
@@ -193,12 +193,12 @@ def decode_split_kernel(
             else:
                 b_acc, b_accl, b_m, b_l = _decode_loop(
                     b_q, b_acc, b_accl, b_m, b_l, p_k, p_v, p_lr, p_tok, lo, hi, i_head, qk_scale, cap,
-                    s_kn, s_kh, s_vn, s_vh, s_ln, HB, BM, BN, D, DP, R, RP, SAME, SPREAD, CAP, False,
+                    s_kn, s_kh, s_vn, s_vh, S_LN, HB, BM, BN, D, DP, R, RP, SAME, SPREAD, CAP, False,
                 )  # fmt: skip
         else:
             b_acc, b_accl, b_m, b_l = _decode_loop(
                 b_q, b_acc, b_accl, b_m, b_l, p_k, p_v, p_lr, p_tok, lo, hi, i_head, qk_scale, cap,
-                s_kn, s_kh, s_vn, s_vh, s_ln, HB, BM, BN, D, DP, R, RP, SAME, SPREAD, CAP, False,
+                s_kn, s_kh, s_vn, s_vh, S_LN, HB, BM, BN, D, DP, R, RP, SAME, SPREAD, CAP, False,
             )  # fmt: skip
         b_il3 = 1.0 / b_l
         tl.store(

@@ -43,7 +43,7 @@ def _update(
 @triton.jit
 def _full_loop(
     b_q, b_acc, b_accl, b_m, b_l, p_k, p_v, p_lr, p_idx, t_k, t_v, t_lr, t_row, i_set, lo, hi, i_kvh,
-    qk_scale, cap, s_kn, s_kh, s_vn, s_vh, s_ln,
+    qk_scale, cap, s_kn, s_kh, s_vn, s_vh, S_LN: tl.constexpr,
     BN: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr,
     PAGED: tl.constexpr, TMA: tl.constexpr, LR_TMA: tl.constexpr, CAP: tl.constexpr,
     LORA: tl.constexpr,
@@ -74,9 +74,9 @@ def _full_loop(
             if LR_TMA:
                 b_w = t_lr.load([t_row + i_n, i_set])
             elif R == RP:
-                b_w = tl.load(p_lr + (row * s_ln)[:, None] + o_r[None, :])
+                b_w = tl.load(p_lr + (row * S_LN)[:, None] + o_r[None, :])
             else:
-                b_w = tl.load(p_lr + (row * s_ln)[:, None] + o_r[None, :], mask=(o_r < R)[None, :], other=0.0)
+                b_w = tl.load(p_lr + (row * S_LN)[:, None] + o_r[None, :], mask=(o_r < R)[None, :], other=0.0)
         b_s = tl.dot(b_q, tl.trans(b_k))
         b_acc, b_accl, b_m, b_l = _update(
             b_s, b_v, b_w, b_acc, b_accl, b_m, b_l, qk_scale, cap, CAP, False, LORA
@@ -87,7 +87,7 @@ def _full_loop(
 @triton.jit
 def _masked_loop(
     b_q, b_acc, b_accl, b_m, b_l, p_k, p_v, p_lr, p_idx, t_row, lo, hi, o_pos, base, window, i_kvh,
-    qk_scale, cap, s_kn, s_kh, s_vn, s_vh, s_ln,
+    qk_scale, cap, s_kn, s_kh, s_vn, s_vh, S_LN: tl.constexpr,
     BN: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr,
     PAGED: tl.constexpr, STAGES: tl.constexpr, CAP: tl.constexpr, WINDOW: tl.constexpr,
     LORA: tl.constexpr,
@@ -108,7 +108,7 @@ def _masked_loop(
         b_w = b_v
         if LORA:
             b_w = tl.load(
-                p_lr + (row * s_ln)[:, None] + o_r[None, :],
+                p_lr + (row * S_LN)[:, None] + o_r[None, :],
                 mask=live[:, None] & (o_r < R)[None, :],
                 other=0.0,
             )
@@ -134,32 +134,31 @@ def _masked_loop(
 def _walk(
     b_q, b_acc, b_accl, b_m, b_l,
     p_kn, p_vn, p_ln, t_kn, t_vn, t_ln, t_new,
-    p_kp, p_vp, p_lp, t_kp, t_vp, t_lp, t_pre, p_idx,
-    i_set, set_stride, klo, khi, pre, q0, o_pos, window, i_kvh, qk_scale, cap,
-    s_knn, s_knh, s_vnn, s_vnh, s_lnn, s_kpn, s_kph, s_vpn, s_vph, s_lpn,
+    p_kp, p_vp, p_lp, t_kp, t_vp, t_pre, p_idx,
+    i_set, klo, khi, pre, q0, o_pos, window, i_kvh, qk_scale, cap,
+    s_knn, s_knh, s_vnn, s_vnh, s_kpn, s_kph, s_vpn, s_vph,
+    S_LN: tl.constexpr, S_SET: tl.constexpr, S_LNN: tl.constexpr, S_SETN: tl.constexpr,
     BN: tl.constexpr, BNM: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, R: tl.constexpr,
     RP: tl.constexpr, PREFIX: tl.constexpr, TMA: tl.constexpr, LN_TMA: tl.constexpr, CAP: tl.constexpr,
     WINDOW: tl.constexpr, STAGES: tl.constexpr, LORA: tl.constexpr,
 ):  # fmt: skip
     """Keys `klo..khi` of prefix + new tokens.  PREFIX: 0 none, 1 from pages, 2 gathered rows."""
     PAGED: tl.constexpr = PREFIX == 1
-    p_lns = p_ln + i_set * set_stride
-    p_lps = p_lp
-    if PAGED:
-        p_lps = p_lp + i_set * set_stride
+    p_lns = p_ln + i_set * S_SETN
+    p_lps = p_lp + i_set * S_SET
     if PREFIX > 0:
         end = tl.minimum(khi, pre)
         full = klo
         if not WINDOW:
             full = klo + tl.maximum(end - klo, 0) // BN * BN
             b_acc, b_accl, b_m, b_l = _full_loop(
-                b_q, b_acc, b_accl, b_m, b_l, p_kp, p_vp, p_lps, p_idx, t_kp, t_vp, t_lp, t_pre, 0, klo, full,
-                i_kvh, qk_scale, cap, s_kpn, s_kph, s_vpn, s_vph, s_lpn,
-                BN, D, DP, R, RP, PAGED, TMA and not PAGED, TMA and not PAGED, CAP, LORA,
+                b_q, b_acc, b_accl, b_m, b_l, p_kp, p_vp, p_lps, p_idx, t_kp, t_vp, t_ln, t_pre, 0, klo, full,
+                i_kvh, qk_scale, cap, s_kpn, s_kph, s_vpn, s_vph, S_LN,
+                BN, D, DP, R, RP, PAGED, TMA and not PAGED, False, CAP, LORA,
             )  # fmt: skip
         b_acc, b_accl, b_m, b_l = _masked_loop(
             b_q, b_acc, b_accl, b_m, b_l, p_kp, p_vp, p_lps, p_idx, t_pre, full, end, o_pos, 0, window, i_kvh,
-            qk_scale, cap, s_kpn, s_kph, s_vpn, s_vph, s_lpn,
+            qk_scale, cap, s_kpn, s_kph, s_vpn, s_vph, S_LN,
             BNM, D, DP, R, RP, PAGED, STAGES, CAP, WINDOW, LORA,
         )  # fmt: skip
     nlo = tl.maximum(klo - pre, 0)
@@ -168,13 +167,13 @@ def _walk(
     if not WINDOW:
         diag = nlo + tl.maximum(tl.minimum(q0, nhi) - nlo, 0) // BN * BN
         b_acc, b_accl, b_m, b_l = _full_loop(
-            b_q, b_acc, b_accl, b_m, b_l, p_kn, p_vn, p_lns, p_idx, t_kn, t_vn, t_ln, t_new, i_set * R,
-            nlo, diag, i_kvh, qk_scale, cap, s_knn, s_knh, s_vnn, s_vnh, s_lnn,
+            b_q, b_acc, b_accl, b_m, b_l, p_kn, p_vn, p_lns, p_idx, t_kn, t_vn, t_ln, t_new, i_set * S_SETN,
+            nlo, diag, i_kvh, qk_scale, cap, s_knn, s_knh, s_vnn, s_vnh, S_LNN,
             BN, D, DP, R, RP, False, TMA, TMA and LN_TMA, CAP, LORA,
         )  # fmt: skip
     b_acc, b_accl, b_m, b_l = _masked_loop(
         b_q, b_acc, b_accl, b_m, b_l, p_kn, p_vn, p_lns, p_idx, t_new, diag, nhi, o_pos, pre, window, i_kvh,
-        qk_scale, cap, s_knn, s_knh, s_vnn, s_vnh, s_lnn,
+        qk_scale, cap, s_knn, s_knh, s_vnn, s_vnh, S_LNN,
         BNM, D, DP, R, RP, False, STAGES, CAP, WINDOW, LORA,
     )  # fmt: skip
     return b_acc, b_accl, b_m, b_l
@@ -182,11 +181,12 @@ def _walk(
 
 @triton.jit(do_not_specialize=["n_tokens"])
 def extend_kernel(
-    p_q, p_kn, p_vn, p_ln, t_kn, t_vn, t_ln, p_kp, p_vp, p_lp, t_kp, t_vp, t_lp,
+    p_q, p_kn, p_vn, p_ln, t_kn, t_vn, t_ln, p_kp, p_vp, p_lp, t_kp, t_vp,
     p_up, p_adapter, p_req, p_qptr, p_indptr, p_idx, p_out, p_lse,
-    qk_scale, cap, window, n_tokens, set_stride,
-    s_qt, s_qh, s_knn, s_knh, s_vnn, s_vnh, s_lnn, s_kpn, s_kph, s_vpn, s_vph, s_lpn,
+    qk_scale, cap, window, n_tokens,
+    s_qt, s_qh, s_knn, s_knh, s_vnn, s_vnh, s_kpn, s_kph, s_vpn, s_vph,
     s_ua, s_uh, s_ur, s_ot, s_oh,
+    S_LN: tl.constexpr, S_SET: tl.constexpr, S_LNN: tl.constexpr, S_SETN: tl.constexpr,
     G: tl.constexpr, HQ: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, R: tl.constexpr,
     RP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BNM: tl.constexpr, SPLITS: tl.constexpr,
     PREFIX: tl.constexpr, TMA: tl.constexpr, LN_TMA: tl.constexpr, CAP: tl.constexpr, WINDOW: tl.constexpr,
@@ -235,20 +235,22 @@ def extend_kernel(
             else:
                 i_ad = tl.load(p_adapter + i_b).to(tl.int64)
             if i_ad > 0:
-                i_set = tl.where(set_stride > 0, i_ad - 1, 0).to(tl.int32)
+                i_set = 0
+                if S_SET > 0:
+                    i_set = (i_ad - 1).to(tl.int32)
                 b_acc, b_accl, b_m, b_l = _walk(
                     b_q, b_acc, b_accl, b_m, b_l, p_kn, p_vn, p_ln, t_kn, t_vn, t_ln, t_new,
-                    p_kp, p_vp, p_lp, t_kp, t_vp, t_lp, t_pre, p_idx + beg,
-                    i_set, set_stride, klo, khi, pre, q0, o_pos, window, i_kvh, qk_scale, cap,
-                    s_knn, s_knh, s_vnn, s_vnh, s_lnn, s_kpn, s_kph, s_vpn, s_vph, s_lpn,
+                    p_kp, p_vp, p_lp, t_kp, t_vp, t_pre, p_idx + beg,
+                    i_set, klo, khi, pre, q0, o_pos, window, i_kvh, qk_scale, cap,
+                    s_knn, s_knh, s_vnn, s_vnh, s_kpn, s_kph, s_vpn, s_vph, S_LN, S_SET, S_LNN, S_SETN,
                     BN, BNM, D, DP, R, RP, PREFIX, TMA, LN_TMA, CAP, WINDOW, STAGES, True,
                 )  # fmt: skip
             else:
                 b_acc, b_accl, b_m, b_l = _walk(
                     b_q, b_acc, b_accl, b_m, b_l, p_kn, p_vn, p_ln, t_kn, t_vn, t_ln, t_new,
-                    p_kp, p_vp, p_lp, t_kp, t_vp, t_lp, t_pre, p_idx + beg,
-                    0, set_stride, klo, khi, pre, q0, o_pos, window, i_kvh, qk_scale, cap,
-                    s_knn, s_knh, s_vnn, s_vnh, s_lnn, s_kpn, s_kph, s_vpn, s_vph, s_lpn,
+                    p_kp, p_vp, p_lp, t_kp, t_vp, t_pre, p_idx + beg,
+                    0, klo, khi, pre, q0, o_pos, window, i_kvh, qk_scale, cap,
+                    s_knn, s_knh, s_vnn, s_vnh, s_kpn, s_kph, s_vpn, s_vph, S_LN, S_SET, S_LNN, S_SETN,
                     BN, BNM, D, DP, R, RP, PREFIX, TMA, LN_TMA, CAP, WINDOW, STAGES, False,
                 )  # fmt: skip
             b_inv = tl.where(b_l > 0, 1.0 / b_l, 0.0)
@@ -263,9 +265,9 @@ def extend_kernel(
         else:
             b_acc, b_accl, b_m, b_l = _walk(
                 b_q, b_acc, b_accl, b_m, b_l, p_kn, p_vn, p_ln, t_kn, t_vn, t_ln, t_new,
-                p_kp, p_vp, p_lp, t_kp, t_vp, t_lp, t_pre, p_idx + beg,
-                0, set_stride, klo, khi, pre, q0, o_pos, window, i_kvh, qk_scale, cap,
-                s_knn, s_knh, s_vnn, s_vnh, s_lnn, s_kpn, s_kph, s_vpn, s_vph, s_lpn,
+                p_kp, p_vp, p_lp, t_kp, t_vp, t_pre, p_idx + beg,
+                0, klo, khi, pre, q0, o_pos, window, i_kvh, qk_scale, cap,
+                s_knn, s_knh, s_vnn, s_vnh, s_kpn, s_kph, s_vpn, s_vph, S_LN, S_SET, S_LNN, S_SETN,
                 BN, BNM, D, DP, R, RP, PREFIX, TMA, LN_TMA, CAP, WINDOW, STAGES, False,
             )  # fmt: skip
             b_inv = tl.where(b_l > 0, 1.0 / b_l, 0.0)

@@ -56,9 +56,10 @@ def reconstruct(
     programs = max(1, min(-(-count // (batch * block)), 4096 // max(1, batch * kv_heads)))
     reconstruct_kernel[(programs, kv_heads, batch)](
         v_cache, lora.rows, lora.up, kv_indptr, kv_indices, lora.adapter,
-        req if req is not None else lora.adapter, v_out, lora.set_stride, v_cache.stride(0),
-        v_cache.stride(1), lora.rows.stride(0), lora.up.stride(0), lora.up.stride(1), lora.up.stride(2),
-        v_out.stride(0), v_out.stride(1), D=dim, DP=padded(dim), R=lora.rank, RP=padded(lora.rank), BT=block,
+        req if req is not None else lora.adapter, v_out, v_cache.stride(0), v_cache.stride(1),
+        lora.up.stride(0), lora.up.stride(1), lora.up.stride(2), v_out.stride(0), v_out.stride(1),
+        S_LN=lora.rows.stride(0), S_SET=lora.set_stride, D=dim, DP=padded(dim), R=lora.rank,
+        RP=padded(lora.rank), BT=block,
         INDIRECT=req is not None, num_warps=4,
     )  # fmt: skip
 

@@ -31,8 +31,8 @@ class DecodeConfig:
 
 @dataclass(frozen=True, slots=True)
 class ExtendConfig:
-    """gather: copy a paged prefix to contiguous rows first; splits: pieces of the keys per block;
-    masked_stages: pipeline depth of the masked tiles."""
+    """gather: copy a paged prefix to contiguous rows first, adding the low-rank part to V; splits: pieces
+    of the keys per block; masked_stages: pipeline depth of the masked tiles."""
 
     block_m: int = 128
     block_n: int = 64
@@ -72,15 +72,13 @@ def extend_config(
 ) -> ExtendConfig:
     """The extend configuration of a shape class; `prefix_tokens` bounds the prefix of all requests."""
     group = q_heads // kv_heads
-    gather = prefix_tokens > 0 and max_new * group >= 2048
+    gather = max_new * group >= (2048 if prefix_tokens else 4096)
     if padded(head_dim) > 128:
         config = ExtendConfig(64, 32, 4, 2)
-    elif max_new <= 64 or (prefix_tokens > 0 and not gather):
+    elif max_new <= 64 or ((prefix_tokens or rank) and not gather):
         config = ExtendConfig(64, 64, 4, 2)
-    elif max_new <= 2048 and (prefix_tokens == 0 or max_new <= 512):
-        config = ExtendConfig(64, 64, 4, 2 if rank else 3)
-    elif rank:
-        config = ExtendConfig(128, 64, 8, 4)
+    elif max_new <= 512 or (max_new <= 2048 and not prefix_tokens):
+        config = ExtendConfig(64, 64, 4, 3)
     else:
         config = ExtendConfig(128, 128, 8, 3)
     blocks = -(-max_new // config.block_m) * q_heads * batch

@@ -134,11 +134,12 @@ def _launch(
     decode_split_kernel[(kv_heads // config.heads, plan.items(batch))](
         q, k, v, rows, kv_indptr, kv_indices, adapter, req if req is not None else adapter,
         plan.work, plan.start, plan.chunk, plan.partial_out, plan.partial_low, plan.partial_lse,
-        scale, logit_cap * LOG2E, plan.window_left, lora.set_stride if lora is not None else 0,
-        q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1), rows.stride(0),
-        G=group, HQ=q_heads, HB=config.heads, BM=padded(group), BN=config.block_n, D=dim, DP=dim_p,
-        R=rank, RP=rank_p, SAME=same, SPREAD=config.spread, CAP=logit_cap > 0, WINDOW=plan.window_left >= 0,
-        LORA=lora is not None, INDIRECT=req is not None, PDL=pdl,
+        scale, logit_cap * LOG2E, plan.window_left, q.stride(0), q.stride(1), k.stride(0), k.stride(1),
+        v.stride(0), v.stride(1), S_LN=rows.stride(0) if lora is not None else 0,
+        S_SET=lora.set_stride if lora is not None else 0, G=group, HQ=q_heads, HB=config.heads,
+        BM=padded(group), BN=config.block_n, D=dim, DP=dim_p,
+        R=rank, RP=rank_p, SAME=same, SPREAD=config.spread and lora is not None, CAP=logit_cap > 0,
+        WINDOW=plan.window_left >= 0, LORA=lora is not None, INDIRECT=req is not None, PDL=pdl,
         num_warps=config.heads, num_stages=config.stages,
     )  # fmt: skip
     pieces = padded(max(1, plan.items(batch) // batch), 1)

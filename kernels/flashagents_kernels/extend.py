@@ -65,6 +65,10 @@ def extend(
 ) -> Any:
     """Causal attention of each request's new tokens over its cached prefix and its new tokens.
 
+    With many new tokens the prefix is first gathered into contiguous scratch, where its V receives the
+    low-rank part; with few, keys are read from their pages and the low-rank product has its own
+    accumulator, as in decode. Both are exact; the cache is never written.
+
     Args:
         q: `[tokens, q_heads, head_dim]`, bf16 or fp16, the new tokens of all requests end to end.
         k_new: `[tokens, kv_heads, head_dim]`, same dtype; rows may be a view of a fused projection.
@@ -173,119 +177,128 @@ class _Call:
             return self.workspace.take(shape, dtype)
         return torch.empty(shape, dtype=dtype, device=self.q.device)
 
-    def _adapter(self) -> tuple[Any, Any]:
-        if self.lora is None:
-            return self.qo_indptr, self.qo_indptr
-        req = self.lora.req_pool_indices
-        return self.lora.adapter, req if req is not None else self.lora.adapter
+    def _lora_args(self) -> dict[str, Any]:
+        """Adapter tables, up-projection and strides, with stand-ins where there is no LoRA."""
+        lora = self.lora
+        if lora is None:
+            args = {
+                "p_up": self.v_new,
+                "p_adapter": self.qo_indptr,
+                "p_req": self.qo_indptr,
+                "INDIRECT": False,
+            }
+            return args | dict.fromkeys(("s_ua", "s_uh", "s_ur", "S_LN", "S_SET", "S_LNN", "S_SETN"), 0)
+        req, new = lora.req_pool_indices, self.lora_new
+        return {
+            "p_up": lora.up, "p_adapter": lora.adapter, "p_req": req if req is not None else lora.adapter,
+            "INDIRECT": req is not None,
+            "s_ua": lora.up.stride(0), "s_uh": lora.up.stride(1), "s_ur": lora.up.stride(2),
+            "S_LN": lora.rows.stride(0), "S_SET": lora.set_stride,
+            "S_LNN": new.stride(0), "S_SETN": new.stride(1) if new.dim() == 3 else 0,
+        }  # fmt: skip
 
-    def gather(self) -> tuple[Any, Any, Any]:
-        """Copy the paged prefix to contiguous rows; `(k, v, low-rank rows)`."""
+    def prepare(self) -> None:
+        """Gather the paged prefix to contiguous rows, and add the low-rank part to V on the way.
+
+        That costs rank x head_dim for a key once, the fused product rank for a key and each query head
+        and token: with many new tokens it is the cheaper way. Afterwards there is no LoRA left to do.
+        """
         from ._gather import gather_kernel
 
-        assert self.pages is not None
-        k, v, kv_indptr, kv_indices = self.pages
-        count, (_, heads, dim) = int(kv_indices.shape[0]), k.shape
-        k_out = self._scratch((count, heads, dim), k.dtype)
-        v_out = self._scratch((count, heads, dim), k.dtype)
-        lora = self.lora
-        w_out = self._scratch((count, self.rank_p), k.dtype) if lora is not None else v_out
-        rows = lora.rows if lora is not None else v
-        adapter, req = self._adapter()
+        k, v, kv_indptr, kv_indices = self.pages or (self.k_new, self.v_new, self.qo_indptr, self.qo_indptr)
+        _, heads, dim = self.k_new.shape
+        count = int(kv_indices.shape[0]) if self.pages else 0
+        k_out, v_out = k, v
+        if self.pages:
+            k_out = self._scratch((count, heads, dim), k.dtype)
+            v_out = self._scratch((count, heads, dim), k.dtype)
+        lora, v_new = self.lora, self.v_new
+        if lora is not None:
+            v_new = self._scratch(tuple(self.v_new.shape), self.v_new.dtype)
         block = 64
-        programs = max(1, min(-(-count // block), 1024 // max(1, self.batch * heads // 8)))
+        tiles = -(-max(count, self.max_new) // block)
+        programs = max(1, min(tiles, 2048 // max(1, self.batch * heads // 4)))
         gather_kernel[(programs, heads, self.batch)](
-            k, v, rows, kv_indptr, kv_indices, adapter, req, k_out, v_out, w_out, self.batch,
-            lora.set_stride if lora is not None else 0,
-            k.stride(0), k.stride(1), v.stride(0), v.stride(1), rows.stride(0),
+            k, v, lora.rows if lora is not None else v, kv_indptr, kv_indices, self.v_new,
+            self.lora_new if lora is not None else v, self.qo_indptr,
+            p_ko=k_out, p_vo=v_out, p_no=v_new, s_kn=k.stride(0), s_kh=k.stride(1), s_vn=v.stride(0),
+            s_vh=v.stride(1), s_nt=self.v_new.stride(0), s_nh=self.v_new.stride(1),
             HKV=heads, D=dim, DP=padded(dim), R=self.rank, RP=self.rank_p, BT=block,
-            LORA=lora is not None, INDIRECT=lora is not None and lora.req_pool_indices is not None,
-            num_warps=4,
+            PREFIX=self.pages is not None, FOLD=lora is not None, num_warps=4, **self._lora_args(),
         )  # fmt: skip
-        return k_out, v_out, w_out
+        self.v_new, self.lora, self.lora_new = v_new, None, None
+        if self.pages:
+            self.pages = (k_out, v_out, kv_indptr, kv_indices)
 
-    def _descriptors(self, k: Any, v: Any, rows: Any) -> tuple[bool, bool, tuple[Any, Any, Any]]:
-        """TMA descriptors of contiguous K, V and low-rank rows, where their layout permits."""
-        _, _, dim = k.shape
-        block = self.config.block_n
+    def _descriptors(self, k: Any, v: Any) -> tuple[Any, Any]:
+        """Descriptors of contiguous K and V rows for the bulk copy engine, where their layout permits."""
+        dim = k.shape[2]
         if not self.config.tma or padded(dim) != dim or not _tma_rows(k, dim) or not _tma_rows(v, dim):
-            return False, False, (None, None, None)
+            return None, None
         from triton.tools.tensor_descriptor import TensorDescriptor
 
-        def describe(t: Any, width: int, columns: int) -> Any:
-            return TensorDescriptor(t, [t.shape[0], columns], [t.stride(0), 1], [block, width])
+        shape, tile = [k.shape[0], k.shape[1] * dim], [self.config.block_n, dim]
+        return tuple(TensorDescriptor(t, shape, [t.stride(0), 1], tile) for t in (k, v))
 
-        width = k.shape[1] * dim
-        low, low_ok = None, False
-        if self.lora is not None:
-            low = self._describe_rows(rows)
-            low_ok = low is not None
-        return True, low_ok, (describe(k, dim, width), describe(v, dim, width), low)
-
-    def _describe_rows(self, rows: Any) -> Any:
-        """A descriptor of low-rank rows, or None.
+    def _describe_rows(self) -> Any:
+        """A descriptor of the new tokens' low-rank rows, or None.
 
         Rows narrower than a tile are read with the start of the next row behind them: those columns are
         cleared before the up-projection. The last row is left out for that, which no unmasked tile reads.
         """
-        from triton.tools.tensor_descriptor import TensorDescriptor
-
-        stride = rows.stride(0)
-        if stride % 8 or rows.data_ptr() % 16:
+        rows = self.lora_new
+        if self.lora is None or rows.stride(0) % 8 or rows.data_ptr() % 16:
             return None
-        columns, count = rows.shape[-1] * (rows.shape[1] if rows.dim() == 3 else 1), rows.shape[0]
+        columns, count = self.rank, rows.shape[0]
+        if rows.dim() == 3:
+            if rows.stride(1) != self.rank:
+                return None
+            columns *= rows.shape[1]
         if columns < self.rank_p:
-            if rows.dim() == 3 or stride * 2 < self.rank_p or count < 2:
+            if rows.dim() == 3 or rows.stride(0) * 2 < self.rank_p or count < 2:
                 return None
             columns, count = self.rank_p, count - 1
-        return TensorDescriptor(rows, [count, columns], [stride, 1], [self.config.block_n, self.rank_p])
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        return TensorDescriptor(
+            rows, [count, columns], [rows.stride(0), 1], [self.config.block_n, self.rank_p]
+        )
 
     def launch(self) -> None:
         from ._extend import extend_kernel, extend_merge_kernel
 
-        q, lora, config = self.q, self.lora, self.config
+        q, config, out = self.q, self.config, self.out
         tokens, q_heads, dim = q.shape
-        kv_heads = self.k_new.shape[1]
         scale, cap, window = self.options
         if self.workspace is not None:
             self.workspace.reset()
-        tma, low_tma, new_desc = self._descriptors(self.k_new, self.v_new, self.lora_new)
-        mode, kp, vp, wp = 0, self.k_new, self.v_new, self.lora_new
-        kv_indptr, kv_indices = self.qo_indptr, self.qo_indptr
-        pre_desc: tuple[Any, Any, Any] = (None, None, None)
-        if self.pages is not None:
-            mode, (kp, vp, kv_indptr, kv_indices) = 1, self.pages
-            wp = lora.rows if lora is not None else vp
-            if config.gather and tma:
-                mode = 2
-                kp, vp, wp = self.gather()
-                _, _, pre_desc = self._descriptors(kp, vp, wp)
-        splits = config.splits
-        target, target_lse = self.out, self.lse
+        mode = 1 if self.pages is not None else 0
+        if config.gather and (self.pages is not None or self.lora is not None):
+            self.prepare()
+            mode *= 2
+        lora, k_new, v_new = self.lora, self.k_new, self.v_new
+        k_desc, v_desc = self._descriptors(k_new, v_new)
+        w_desc = self._describe_rows() if k_desc is not None else None
+        kp, vp, kv_indptr, kv_indices = self.pages or (k_new, v_new, self.qo_indptr, self.qo_indptr)
+        kp_desc, vp_desc = self._descriptors(kp, vp) if mode == 2 else (None, None)
+        splits, target, target_lse = config.splits, out, self.lse
         if splits > 1:
             target = self._scratch((splits * tokens, q_heads, dim), torch.float32)
             target_lse = self._scratch((splits * tokens, q_heads), torch.float32)
-        low_new = self.lora_new if lora is not None else self.v_new
-        low_pre = wp if lora is not None else vp
-        up = lora.up if lora is not None else self.v_new
-        up_strides = (up.stride(0), up.stride(1), up.stride(2)) if lora is not None else (0, 0, 0)
-        adapter, req = self._adapter()
-        out = self.out
-        blocks = -(-self.max_new // config.block_m)
-        extend_kernel[(q_heads, blocks, self.batch * splits)](
-            q, self.k_new, self.v_new, low_new, *new_desc, kp, vp, low_pre, *pre_desc,
-            up, adapter, req, self.qo_indptr, kv_indptr, kv_indices,
-            target, target_lse if target_lse is not None else out,
-            scale, cap, window, tokens, lora.set_stride if lora is not None else 0,
-            q.stride(0), q.stride(1), self.k_new.stride(0), self.k_new.stride(1), self.v_new.stride(0),
-            self.v_new.stride(1), low_new.stride(0), kp.stride(0), kp.stride(1), vp.stride(0), vp.stride(1),
-            low_pre.stride(0), *up_strides, out.stride(0), out.stride(1),
-            G=q_heads // kv_heads, HQ=q_heads, D=dim, DP=padded(dim), R=self.rank, RP=self.rank_p,
+        extend_kernel[(q_heads, -(-self.max_new // config.block_m), self.batch * splits)](
+            q, k_new, v_new, self.lora_new if lora is not None else v_new, k_desc, v_desc, w_desc,
+            kp, vp, lora.rows if lora is not None else vp, kp_desc, vp_desc,
+            p_qptr=self.qo_indptr, p_indptr=kv_indptr, p_idx=kv_indices, p_out=target,
+            p_lse=target_lse if target_lse is not None else out,
+            qk_scale=scale, cap=cap, window=window, n_tokens=tokens,
+            s_qt=q.stride(0), s_qh=q.stride(1), s_knn=k_new.stride(0), s_knh=k_new.stride(1),
+            s_vnn=v_new.stride(0), s_vnh=v_new.stride(1), s_kpn=kp.stride(0), s_kph=kp.stride(1),
+            s_vpn=vp.stride(0), s_vph=vp.stride(1), s_ot=out.stride(0), s_oh=out.stride(1),
+            G=q_heads // k_new.shape[1], HQ=q_heads, D=dim, DP=padded(dim), R=self.rank, RP=self.rank_p,
             BM=config.block_m, BN=config.block_n, BNM=min(config.block_n, 64), SPLITS=splits, PREFIX=mode,
-            TMA=tma, LN_TMA=low_tma, CAP=cap > 0, WINDOW=window >= 0, LORA=lora is not None,
-            LSE=self.lse is not None, INDIRECT=lora is not None and lora.req_pool_indices is not None,
-            STAGES=config.masked_stages,
-            num_warps=config.warps, num_stages=config.stages,
+            TMA=k_desc is not None, LN_TMA=w_desc is not None, CAP=cap > 0, WINDOW=window >= 0,
+            LORA=lora is not None, LSE=self.lse is not None, STAGES=config.masked_stages,
+            num_warps=config.warps, num_stages=config.stages, **self._lora_args(),
         )  # fmt: skip
         if splits > 1:
             rows = 16

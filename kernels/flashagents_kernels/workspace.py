@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from .core import padded
 from .errors import WorkspaceError
 
 _ALIGN = 256
@@ -35,10 +34,10 @@ class Workspace:
     @classmethod
     def for_extend(
         cls, max_tokens: int, max_prefix: int, q_heads: int, kv_heads: int, head_dim: int,
-        max_rank: int = 0, *, device: Any, max_splits: int = 1,
+        *, device: Any, max_splits: int = 1,
     ) -> Workspace:  # fmt: skip
         """Room for `extend` over `max_tokens` new tokens and `max_prefix` prefix tokens in all."""
-        gathered = max_prefix * 2 * (2 * kv_heads * head_dim + padded(max(max_rank, 1)))
+        gathered = (2 * max_prefix + max_tokens) * 2 * kv_heads * head_dim
         partial = max_splits * max_tokens * q_heads * 4 * (head_dim + 1) if max_splits > 1 else 0
         return cls(gathered + partial + 5 * _ALIGN, device=device)
 

@@ -51,24 +51,27 @@ def test_extend_matches_the_reference(case: Case) -> None:
     run(case, None if ON_GPU else SMALL)
 
 
-@pytest.mark.parametrize("case", CASES[1:3] + CASES[-2:], ids=str)
+@pytest.mark.parametrize("case", [CASES[1], CASES[-2], CASES[-1]], ids=str)
 @pytest.mark.parametrize("gather", [False, True], ids=["paged", "gathered"])
 def test_bulk_copies(case: Case, gather: bool) -> None:
     run(case, dataclasses.replace(SMALL, tma=True, gather=gather))
 
 
-@pytest.mark.parametrize("splits", [2, 4])
-@pytest.mark.parametrize("rank", [0, 16])
+def test_new_tokens_alone_with_the_low_rank_part_added_first() -> None:
+    run(Case([0, 0], [40, 33], rank=8, sets=2), dataclasses.replace(SMALL, tma=True, gather=True))
+
+
+@pytest.mark.parametrize(("rank", "splits"), [(0, 2), (16, 4)])
 def test_pieces_of_the_keys(rank: int, splits: int) -> None:
-    run(Case([70, 0, 200], [40, 33, 1], rank=rank), dataclasses.replace(SMALL, splits=splits))
+    run(Case([70, 0, 90], [40, 33, 1], rank=rank), dataclasses.replace(SMALL, splits=splits))
 
 
 def test_workspace_is_reused() -> None:
-    workspace = Workspace.for_extend(74, 275, 4, 2, 64, 16, device=DEVICE, max_splits=2)
+    workspace = Workspace.for_extend(74, 275, 4, 2, 64, device=DEVICE, max_splits=2)
     workspace.buffer.fill_(0xFF)  # NaN in every float type
     for seed in range(2):
         config = dataclasses.replace(SMALL, splits=2, tma=True, gather=True)
-        run(Case([70, 0, 200], [40, 33, 1], seed=seed), config, workspace=workspace)
+        run(Case([50, 0, 70], [30, 23, 1], seed=seed), config, workspace=workspace)
 
 
 @pytest.mark.parametrize("rank", [0, 16])
@@ -76,8 +79,7 @@ def test_soft_cap(rank: int) -> None:
     run(Case([40, 0], [35, 9], rank=rank), SMALL, logit_cap=2.0)
 
 
-@pytest.mark.parametrize("window", [0, 7, 45])
-@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize(("window", "splits"), [(0, 1), (7, 2), (45, 1)])
 def test_window(window: int, splits: int) -> None:
     run(Case([40, 0], [70, 9]), dataclasses.replace(SMALL, splits=splits), window_left=window)
 
