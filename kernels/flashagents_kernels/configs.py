@@ -14,7 +14,8 @@ from .core import padded
 @dataclass(frozen=True, slots=True)
 class DecodeConfig:
     """heads: KV heads of one program (and its warps); waves: programs per multiprocessor to aim for;
-    spread: low-rank rows once a head in shared memory; pdl: the merge is launched early."""
+    spread: low-rank rows once a head in shared memory; pdl: the merge is launched early; min_chunk: tokens
+    below which a piece is not cut further."""
 
     heads: int = 4
     block_n: int = 16
@@ -22,11 +23,11 @@ class DecodeConfig:
     waves: int = 2
     spread: bool = True
     pdl: bool = False
+    min_chunk: int = 16
 
     def fit(self, kv_heads: int) -> DecodeConfig:
         """This configuration with `heads` reduced to a divisor of `kv_heads`."""
-        heads = gcd(self.heads, kv_heads)
-        return DecodeConfig(heads, self.block_n, self.stages, self.waves, self.spread, self.pdl)
+        return replace(self, heads=gcd(self.heads, kv_heads))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +49,17 @@ def decode_config(kv_heads: int, head_dim: int, rank: int, batch: int) -> Decode
     """The decode configuration of a shape class; `rank` 0 is attention without LoRA."""
     if padded(head_dim) > 128:
         return DecodeConfig(4, 16, stages=3, spread=rank <= 32, pdl=batch == 1).fit(kv_heads)
+    many = 512 if batch >= 32 else 16
     if rank > 32:
-        config = DecodeConfig(4, 16, 7, 1, False, True) if batch == 1 else DecodeConfig(4, 16, 5, 2, False)
+        config = DecodeConfig(4, 16, 5, 2, spread=False, min_chunk=many)
+        config = DecodeConfig(4, 16, 7, 1, spread=False, pdl=True) if batch == 1 else config
     elif batch == 1:
         narrow = kv_heads <= 4 and rank == 0
-        config = DecodeConfig(1, 32, 7, 2, True, True) if narrow else DecodeConfig(2, 16, 5, 2, True, True)
+        config = DecodeConfig(1, 32, 7, 2, pdl=True) if narrow else DecodeConfig(2, 16, 5, 2, pdl=True)
     elif rank:
-        config = DecodeConfig(4, 16, 7, 1) if batch < 32 else DecodeConfig(4, 16, 5, 2)
+        config = DecodeConfig(4, 16, 7, 1) if batch < 32 else DecodeConfig(2, 16, 5, 2)
     else:
-        config = DecodeConfig(2, 16, 5, 2) if batch < 32 else DecodeConfig(4, 16, 5, 4)
+        config = DecodeConfig(2, 16, 5, 2) if batch < 32 else DecodeConfig(4, 16, 5, 4, min_chunk=many)
     return config.fit(kv_heads)
 
 
@@ -73,17 +76,19 @@ def extend_config(
     """The extend configuration of a shape class; `prefix_tokens` bounds the prefix of all requests."""
     group = q_heads // kv_heads
     gather = max_new * group >= (2048 if prefix_tokens else 4096)
+    few = max_new <= 64 or (rank > 0 and not gather)
     if padded(head_dim) > 128:
         config = ExtendConfig(64, 32, 4, 2)
-    elif max_new <= 64 or ((prefix_tokens or rank) and not gather):
+    elif few:
         config = ExtendConfig(64, 64, 4, 2)
-    elif max_new <= 512 or (max_new <= 2048 and not prefix_tokens):
+    elif max_new <= 2048 and not prefix_tokens:
         config = ExtendConfig(64, 64, 4, 3)
     else:
         config = ExtendConfig(128, 128, 8, 3)
     blocks = -(-max_new // config.block_m) * q_heads * batch
     keys = max_new + prefix_tokens // max(batch, 1)
+    resident = processors * (2 if config.block_m == 64 else 1)
     splits = 1
-    while splits < 16 and blocks * splits * 2 <= processors * 2 and keys // (splits * 2) >= 512:
+    while splits < 16 and blocks * splits * 2 <= resident and keys // (splits * 2) >= 512:
         splits *= 2
     return replace(config, gather=gather, splits=splits)
