@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import statistics
 import sys
 from collections.abc import Sequence
@@ -29,7 +30,9 @@ class Rows:
             "device": device,
             "commit": commit,
             "versions": {name: version(name) for name in ("sglang", "torch", "triton")},
-            "command": " ".join(["python", *sys.argv]),
+            "command": shlex.join(
+                ["python", f"benchmarks/intra_turn/{Path(sys.argv[0]).name}", *sys.argv[1:]]
+            ),
             "run": run,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
