@@ -22,7 +22,7 @@ class DecodeConfig:
     stages: int = 5
     waves: int = 2
     spread: bool = True
-    pdl: bool = False
+    pdl: bool = True
     min_chunk: int = 16
 
     def fit(self, kv_heads: int) -> DecodeConfig:
@@ -48,18 +48,18 @@ class ExtendConfig:
 def decode_config(kv_heads: int, head_dim: int, rank: int, batch: int) -> DecodeConfig:
     """The decode configuration of a shape class; `rank` 0 is attention without LoRA."""
     if padded(head_dim) > 128:
-        return DecodeConfig(4, 16, stages=3, spread=rank <= 32, pdl=batch == 1).fit(kv_heads)
+        return DecodeConfig(4, 16, stages=3, spread=rank <= 32).fit(kv_heads)
     many = 512 if batch >= 32 else 16
     if rank > 32:
         config = DecodeConfig(4, 16, 5, 2, spread=False, min_chunk=many)
-        config = DecodeConfig(4, 16, 7, 1, spread=False, pdl=True) if batch == 1 else config
+        config = DecodeConfig(4, 16, 7, 1, spread=False) if batch == 1 else config
     elif batch == 1:
         narrow = kv_heads <= 4 and rank == 0
-        config = DecodeConfig(1, 32, 7, 2, pdl=True) if narrow else DecodeConfig(2, 16, 5, 2, pdl=True)
+        config = DecodeConfig(1, 32, 7, 2) if narrow else DecodeConfig(2, 16, 5, 2)
     elif rank:
         config = DecodeConfig(4, 16, 7, 1) if batch < 32 else DecodeConfig(2, 16, 5, 2)
     else:
-        config = DecodeConfig(2, 16, 5, 2) if batch < 32 else DecodeConfig(4, 16, 5, 4, min_chunk=many)
+        config = DecodeConfig(2, 16, 5, 2)
     return config.fit(kv_heads)
 
 
