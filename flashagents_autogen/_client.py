@@ -56,6 +56,9 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         model: a Hugging Face folder or a hub id; None is the default small model.
         engine: an engine of the caller's instead; it is not closed with the client.
         engine_args: SGLang's `ServerArgs` by name, for the engine that the client starts.
+        engine_url: a running SGLang server instead, such as "http://127.0.0.1:30000"; `model` then names
+            the tokenizer where the server's model path is not to be had here.
+        api_key: that server's key.
         model_info: overrides what is inferred from the model's configuration and chat template.
         tokenizer: overrides the model's own tokenizer and chat template.
         lora: name of the LoRA adapter that this client speaks through.
@@ -81,6 +84,8 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         *,
         engine: Engine | None = None,
         engine_args: Mapping[str, Any] | None = None,
+        engine_url: str | None = None,
+        api_key: str | None = None,
         model_info: ModelInfo | None = None,
         tokenizer: ChatTokenizer | None = None,
         lora: str | None = None,
@@ -90,18 +95,22 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         self._create_args = parse_create_args(create_args)
         if model_info is not None:
             validate_model_info(model_info)
-        if engine is not None and engine_args:
-            raise ValueError("engine_args are for an engine that the client starts; this one is given")
+        if (engine is not None) + bool(engine_args) + (engine_url is not None) > 1:
+            raise ValueError(
+                "engine is an engine that exists, engine_args are for one that the client starts, and "
+                "engine_url is for a server: give one of the three"
+            )
         self._model = None if model is None else str(model)
         self._engine_args = dict(engine_args or {})
         self._given_engine = engine is not None
-        self._engine = engine if engine is not None else _acquire(model, self._engine_args)
+        self._engine_url = engine_url
+        self._api_key = api_key
+        self._engine = engine or _make_engine(model, self._engine_args, engine_url, api_key)
         self._tokenizer = tokenizer
-        self._source = ModelSource(model, engine, tokenizer)
+        self._source = ModelSource(model, self._engine if engine_url is not None else engine, tokenizer)
         self._explicit_model_info = model_info
         self._lora = lora
         self._cache_salt = cache_salt
-        self._engine_info: EngineInfo | None = None
         self._closed = False
         self._usage = Usage()
         self._usage_lock = threading.Lock()
@@ -130,10 +139,13 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
             EngineClosedError: the client was closed.
         """
         self._check_open()
+        ours = not self._given_engine and self._engine_url is None
+        if ours and self._source.loaded is None:  # before the engine: a wrong path is found at once
+            await asyncio.to_thread(self._source.load, progress)
+        info = await self._engine.start(progress)
         if self._source.loaded is None:
             await asyncio.to_thread(self._source.load, progress)
-        self._engine_info = await self._engine.start(progress)
-        return self._engine_info
+        return info
 
     async def close(self) -> None:
         """Give the engine back: it ends where no other client uses it. Closing twice is fine.
@@ -329,6 +341,8 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         return FlashAgentsClientConfig(
             model=self._model,
             engine_args=without_secrets(self._engine_args),
+            engine_url=self._engine_url,
+            api_key=None if self._api_key is None else SecretStr(self._api_key),
             model_info=self._explicit_model_info,
             lora=self._lora,
             cache_salt=None if self._cache_salt is None else SecretStr(self._cache_salt),
@@ -341,6 +355,8 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         return cls(
             config.model,
             engine_args=config.engine_args,
+            engine_url=config.engine_url,
+            api_key=config.api_key.get_secret_value() if config.api_key is not None else None,
             model_info=config.model_info,
             lora=config.lora,
             cache_salt=config.cache_salt.get_secret_value() if config.cache_salt is not None else None,
@@ -348,7 +364,13 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         )
 
 
-def _acquire(model: str | Path | None, engine_args: Mapping[str, Any]) -> Engine:
+def _make_engine(
+    model: str | Path | None, engine_args: Mapping[str, Any], url: str | None, api_key: str | None
+) -> Engine:
+    if url is not None:
+        from flashagents_runtime.remote import RemoteEngine
+
+        return RemoteEngine(url, api_key=api_key)
     from flashagents_runtime.embedded import acquire_engine
 
     return acquire_engine(model, engine_args)

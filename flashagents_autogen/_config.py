@@ -20,6 +20,8 @@ class FlashAgentsClientConfig(CreateArgs):
     Attributes:
         model: a Hugging Face folder or a hub id; left out, the default small model.
         engine_args: SGLang's `ServerArgs` by name, plain JSON values.
+        engine_url: a running SGLang server instead of an engine of one's own.
+        api_key: that server's key. A secret, as `cache_salt`.
         model_info: overrides what is inferred from the model.
         lora: name of the LoRA adapter that this client speaks through.
         cache_salt: namespace of the prefix cache. A secret: written out as text it is masked, and a
@@ -28,6 +30,8 @@ class FlashAgentsClientConfig(CreateArgs):
 
     model: str | None = None
     engine_args: dict[str, Any] = Field(default_factory=dict)
+    engine_url: str | None = None
+    api_key: SecretStr | None = None
     model_info: ModelInfo | None = None
     lora: str | None = None
     cache_salt: SecretStr | None = None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from autogen_core.models import ModelInfo
 
-from flashagents_runtime import Engine, ProgressCallback, ScriptedEngine
+from flashagents_runtime import Engine, ProgressCallback, ScriptedEngine, UnsupportedFeatureError
 from flashagents_runtime.chat import ChatTokenizer
 from flashagents_runtime.chat_tokenizer import ByteChatTokenizer, load_chat_tokenizer
 from flashagents_runtime.model_card import ModelCard, read_model_card
@@ -69,6 +69,11 @@ class ModelSource:
             model = getattr(self._engine, "model", None)
             if model is None and self._engine.info is not None:
                 model = self._engine.info.model
+            if model is None and not hasattr(self._engine, "model"):
+                raise UnsupportedFeatureError(
+                    "the engine does not say its model before it is started: start the client first, or name "
+                    "the model (model=...) for its tokenizer"
+                )
         from flashagents_runtime.model_store import resolve_model
 
         # The engine itself asks for the weights where it needs them.

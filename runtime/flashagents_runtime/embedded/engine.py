@@ -12,7 +12,8 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
-from ..errors import ContextLengthError, EngineClosedError, EngineError, RequestRejectedError
+from ..errors import EngineClosedError, EngineError
+from ..limits import check_request
 from ..types import Delta, EngineInfo, EngineState, GenerateRequest, Progress, ProgressCallback
 from . import io_thread
 from .host_process import HostProcess
@@ -134,7 +135,7 @@ class EmbeddedEngine:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """See `Engine.generate`."""
         info = await self.start()
-        _check_request(request, info)
+        check_request(request, info)
         host = self._host
         assert host is not None
         io = io_thread.io_loop()
@@ -200,20 +201,6 @@ class EmbeddedEngine:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
-
-
-def _check_request(request: GenerateRequest, info: EngineInfo) -> None:
-    """Refuse here what SGLang would refuse, or silently cut, over there."""
-    n = len(request.input_ids)
-    if n == 0:
-        raise RequestRejectedError("the prompt is empty: input_ids needs at least one token")
-    room = min(info.context_length, info.max_total_tokens)
-    if n + 1 > room:
-        what = "model's context" if room == info.context_length else "engine's KV cache"
-        raise ContextLengthError(
-            f"the prompt has {n} tokens, but the {what} holds {room} (answer included): shorten the "
-            "conversation, for example with a BufferedChatCompletionContext, or give the engine more room"
-        )
 
 
 _engines: weakref.WeakSet[EmbeddedEngine] = weakref.WeakSet()

@@ -17,11 +17,8 @@ class Rejected(Exception):
         super().__init__(message)
 
 
-def to_sglang_request(request: GenerateRequest, plan: AnswerPlan | None = None) -> Any:
-    """A streaming `sglang.srt.managers.io_struct.GenerateReqInput`; `plan` is that of a formatted answer."""
-    if plan is not None:
-        request = plan.request
-    sampling = {"max_new_tokens": None, **request.sampling.to_sglang()}
+def request_fields(request: GenerateRequest) -> dict[str, Any]:
+    """The fields of a streaming `GenerateReqInput`: the body of a server's `/generate` as well."""
     optional = {
         "lora_path": request.lora,
         "priority": request.priority,
@@ -30,7 +27,6 @@ def to_sglang_request(request: GenerateRequest, plan: AnswerPlan | None = None) 
         "cache_salt": request.cache_salt,
         "routed_dp_rank": request.routed_dp_rank,
         "image_data": request.image_data,
-        "require_reasoning": True if plan is not None and plan.require_reasoning else None,
     }
     if request.logprobs:
         optional |= {
@@ -38,13 +34,21 @@ def to_sglang_request(request: GenerateRequest, plan: AnswerPlan | None = None) 
             "top_logprobs_num": request.top_logprobs,
             "return_text_in_logprobs": True,
         }
-    return seams.symbol("sglang.srt.managers.io_struct.GenerateReqInput")(
-        rid=request.rid,
-        input_ids=request.input_ids,
-        sampling_params=sampling,
-        stream=True,
+    return {
+        "rid": request.rid,
+        "input_ids": request.input_ids,
+        "sampling_params": {"max_new_tokens": None, **request.sampling.to_sglang()},
+        "stream": True,
         **{key: value for key, value in optional.items() if value is not None},
-    )
+    }
+
+
+def to_sglang_request(request: GenerateRequest, plan: AnswerPlan | None = None) -> Any:
+    """A streaming `sglang.srt.managers.io_struct.GenerateReqInput`; `plan` is that of a formatted answer."""
+    fields = request_fields(request if plan is None else plan.request)
+    if plan is not None and plan.require_reasoning:
+        fields["require_reasoning"] = True
+    return seams.symbol("sglang.srt.managers.io_struct.GenerateReqInput")(**fields)
 
 
 def to_delta(out: dict[str, Any], logprobs: bool, *, aborted: bool) -> Delta:

@@ -1,0 +1,28 @@
+"""What a request may ask for, checked before it is sent."""
+
+from __future__ import annotations
+
+from .errors import ContextLengthError, RequestRejectedError
+from .types import EngineInfo, GenerateRequest
+
+
+def check_request(request: GenerateRequest, info: EngineInfo) -> None:
+    """Refuse here what SGLang would refuse, or silently cut, over there.
+
+    Raises:
+        RequestRejectedError: the prompt is empty.
+        ContextLengthError: the prompt leaves no room for an answer.
+    """
+    n = len(request.input_ids)
+    if n == 0:
+        raise RequestRejectedError("the prompt is empty: input_ids needs at least one token")
+    room = min(info.context_length, info.max_total_tokens)
+    if n + 1 > room:
+        what = "model's context" if room == info.context_length else "engine's KV cache"
+        raise ContextLengthError(
+            f"the prompt has {n} tokens, but the {what} holds {room} (answer included): shorten the "
+            "conversation, for example with a BufferedChatCompletionContext, or give the engine more room"
+        )
+
+
+__all__ = ["check_request"]

@@ -1,0 +1,215 @@
+"""`RemoteEngine`: the `Engine` protocol over HTTP to a running SGLang server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import aiohttp
+
+from .._version import __version__
+from ..errors import EngineDiedError, EngineError, EngineStartError, RequestRejectedError
+from ..host.outputs import Rejected, request_fields, to_delta
+from ..limits import check_request
+from ..types import Delta, EngineInfo, EngineState, GenerateRequest, Progress, ProgressCallback
+from .answers import RemoteAnswer
+from .http import Server
+from .outputs import EventReader, Increments
+
+_ABORT_SECONDS = 2.0
+
+
+class RemoteEngine:
+    """A running SGLang server, ours (`flashagents serve`) or an ordinary one.
+
+    `start` connects and asks what the server can do; an ordinary server lacks our plug-in's features, and
+    `info.features` says which there are. Streams are read as fast as their reader takes them: a slow
+    one holds the server back, not our memory. Leaving a stream aborts the request in the server.
+
+    Args:
+        url: such as "http://127.0.0.1:30000".
+        api_key: the server's `--api-key`.
+        tls: for a server whose certificate the system does not know.
+        connect_timeout: seconds until a connection must stand.
+        read_timeout: longest silence while the server is answering, seconds.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        connect_timeout: float = 10.0,
+        read_timeout: float = 600.0,
+    ) -> None:
+        self._server = Server(url, api_key, tls, connect_timeout, read_timeout)
+        self._info: EngineInfo | None = None
+        self._incremental = False
+        self._tool_parser: str | None = None
+        self._reasoning_parser: str | None = None
+        self._total_tokens = 0
+        self._aborting: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<RemoteEngine {self._server.url}>"
+
+    @property
+    def info(self) -> EngineInfo | None:
+        """What the server is; None before `start`."""
+        return self._info
+
+    async def start(self, progress: ProgressCallback | None = None) -> EngineInfo:
+        """See `Engine.start`: connects; nothing is started on the server."""
+        if self._info is not None:
+            return self._info
+        if progress is not None:
+            progress(Progress(f"Connecting to {self._server.url}"))
+        try:
+            model = await self._server.json("GET", "/model_info")
+            server = await self._server.json("GET", "/server_info")
+        except EngineDiedError as e:
+            raise EngineStartError(str(e)) from e
+        except RequestRejectedError as e:
+            raise EngineStartError(f"{e} (is it an SGLang server?)") from e
+        if not isinstance(model, dict) or not isinstance(server, dict) or "model_path" not in model:
+            raise EngineStartError(f"{self._server.url} is no SGLang server: it does not name its model")
+        self._tool_parser = model.get("tool_call_parser")
+        self._reasoning_parser = model.get("reasoning_parser")
+        self._incremental = bool(server.get("incremental_streaming_output"))
+        self._total_tokens = int(server.get("max_total_num_tokens") or 0)
+        self._info = _info(model, server)
+        if progress is not None:
+            progress(Progress("Ready", 1.0))
+        return self._info
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+        """See `Engine.generate`."""
+        check_request(request, await self.start())
+        answer = RemoteAnswer(self._server, request, self._tool_parser, self._reasoning_parser)
+        increments = None if self._incremental else Increments()
+        left = True
+        try:
+            async with self._server.open("POST", "/generate", request_fields(answer.request)) as response:
+                async for out in _events(response, self._server.url):
+                    out = out if increments is None else increments.next(out)
+                    delta = await answer.read(_delta(out, request, request.rid in self._aborting))
+                    left = delta.result is None
+                    yield delta
+                    if not left:
+                        return
+            raise EngineDiedError(f"{self._server.url} ended the answer in the middle")
+        except EngineError:
+            left = False
+            raise
+        finally:
+            self._aborting.discard(request.rid)
+            if left:
+                # The closed connection aborts as well, but only once the server notices.
+                with contextlib.suppress(EngineError, TimeoutError):
+                    async with asyncio.timeout(_ABORT_SECONDS):
+                        await self._post_abort(request.rid)
+
+    async def abort(self, rid: str) -> None:
+        """See `Engine.abort`."""
+        self._aborting.add(rid)
+        await self._post_abort(rid)
+
+    async def _post_abort(self, rid: str) -> None:
+        async with self._server.open("POST", "/abort_request", {"rid": rid}):
+            pass
+
+    async def state(self) -> EngineState:
+        """See `Engine.state`; without the plug-in, what is cached counts as free."""
+        await self.start()
+        server = await self._server.json("GET", "/server_info")
+        ours = _plugin(server)
+        if ours is not None:
+            return EngineState(**ours["kv"])
+        loads = (await self._server.json("GET", "/v1/loads?include=core")).get("loads") or [{}]
+        used = sum(int(load.get("num_used_tokens") or 0) for load in loads)
+        return EngineState(
+            kv_total=self._total_tokens,
+            kv_used=used,
+            kv_cached=0,
+            kv_free=max(self._total_tokens - used, 0),
+            running=sum(int(load.get("num_running_reqs") or 0) for load in loads),
+            waiting=sum(int(load.get("num_waiting_reqs") or 0) for load in loads),
+        )
+
+    async def flush_cache(self) -> bool:
+        """See `Engine.flush_cache`."""
+        try:
+            async with self._server.open("POST", "/flush_cache"):
+                return True
+        except RequestRejectedError:
+            return False
+
+    async def close(self) -> None:
+        """Close the connections; the server goes on. Closing twice is fine."""
+        await self._server.close()
+
+
+async def _events(response: aiohttp.ClientResponse, url: str) -> AsyncGenerator[dict[str, Any], None]:
+    reader = EventReader()
+    try:
+        async for chunk in response.content.iter_any():
+            for event in reader.feed(chunk):
+                yield event
+            if reader.done:
+                return
+    except (aiohttp.ClientError, TimeoutError, ConnectionError) as e:
+        raise EngineDiedError(f"the connection to {url} broke in the middle of an answer: {e!r}") from e
+    except ValueError as e:
+        raise EngineError(f"{url} sent what is no answer of SGLang: {e}") from e
+
+
+def _delta(out: dict[str, Any], request: GenerateRequest, aborted: bool) -> Delta:
+    error = out.get("error")
+    if error is not None:
+        code = int(error.get("code") or 500)
+        message = str(error.get("message") or error)
+        raise RequestRejectedError(message) if code < 500 else EngineError(message)
+    try:
+        return to_delta(out, request.logprobs, aborted=aborted)
+    except Rejected as e:
+        raise (RequestRejectedError if e.rejected else EngineError)(str(e)) from None
+    except (KeyError, TypeError) as e:
+        raise EngineError(f"the server's output is not as SGLang's should be: {e!r}") from e
+
+
+def _plugin(server: dict[str, Any]) -> dict[str, Any] | None:
+    """The entry of our plug-in in the server's state, None where it is not installed."""
+    states = server.get("internal_states") or [{}]
+    ours = states[0].get("flashagents")
+    return ours if isinstance(ours, dict) else None
+
+
+def _info(model: dict[str, Any], server: dict[str, Any]) -> EngineInfo:
+    ours = _plugin(server)
+    features = ["prefill_only"]
+    if server.get("enable_lora"):
+        features.append("lora")
+    versions = {"flashagents": __version__, "sglang": str(server.get("version") or "unknown")}
+    if ours is not None:
+        features += [name for name, entry in ours["features"].items() if entry["active"]]
+        versions["plugin"] = str(ours.get("version"))
+    total = int(server.get("max_total_num_tokens") or 0)
+    context = int(server.get("context_length") or server.get("max_req_input_len") or total)
+    if not context:
+        raise EngineStartError("the server does not say its context length: is it an SGLang server?")
+    return EngineInfo(
+        kind="remote",
+        model=str(model["model_path"]),
+        context_length=context,
+        max_total_tokens=total or context,
+        device=str(server.get("device") or "unknown"),
+        versions=versions,
+        features=features,
+    )
+
+
+__all__ = ["RemoteEngine"]
