@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autogen_core.models import ModelInfo
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
 from ._sampling import CreateArgs
 
@@ -36,12 +36,12 @@ class FlashAgentsClientConfig(CreateArgs):
     lora: str | None = None
     cache_salt: SecretStr | None = None
 
-    @field_validator("cache_salt")
+    @field_validator("cache_salt", "api_key")
     @classmethod
-    def _no_mask(cls, value: SecretStr | None) -> SecretStr | None:
+    def _no_mask(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
         if value is not None and value.get_secret_value() == _MASK:
             raise ValueError(
-                "cache_salt was masked when this config was written; set it again before loading"
+                f"{info.field_name} was masked when this config was written; set it again before loading"
             )
         return value
 

@@ -61,15 +61,17 @@ class ModelSource:
         return self._loaded
 
     def _load(self, progress: ProgressCallback | None) -> LoadedModel:
-        model = self._model
-        if model is None and isinstance(self._engine, ScriptedEngine):
-            card = ModelCard(name=self._engine.model, context_length=self._engine.context_length)
+        engine, model = self._engine, self._model
+        if model is None and isinstance(engine, ScriptedEngine):
+            card = ModelCard(name=engine.model, context_length=engine.context_length)
             return LoadedModel(self._tokenizer or ByteChatTokenizer(), card)
-        if model is None and self._engine is not None:
-            model = getattr(self._engine, "model", None)
-            if model is None and self._engine.info is not None:
-                model = self._engine.info.model
-            if model is None and not hasattr(self._engine, "model"):
+        if model is None and engine is not None:
+            info = engine.info
+            model = getattr(engine, "model", None) or (info.model if info is not None else None)
+            if self._tokenizer is not None:  # all that is needed of the model is here already
+                length = info.context_length if info is not None else None
+                return LoadedModel(self._tokenizer, ModelCard(name=model or "unknown", context_length=length))
+            if model is None and not hasattr(engine, "model"):
                 raise UnsupportedFeatureError(
                     "the engine does not say its model before it is started: start the client first, or name "
                     "the model (model=...) for its tokenizer"

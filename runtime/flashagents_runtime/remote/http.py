@@ -76,11 +76,11 @@ class Server:
             last = attempt == _TRIES - 1
             try:
                 response = await self._session().request(method, self.url + path, json=body)
-            except (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError, TimeoutError) as e:
+            except aiohttp.SocketTimeoutError as e:  # it has the request, and may be at work on it
+                raise EngineDiedError(f"the server {self.url} is silent: {e}") from e
+            except aiohttp.ClientConnectionError as e:
                 if last:
-                    raise EngineDiedError(
-                        f"the server {self.url} cannot be reached: {e or 'time-out'}"
-                    ) from e
+                    raise EngineDiedError(f"the server {self.url} cannot be reached: {e}") from e
             except aiohttp.ClientError as e:
                 raise EngineDiedError(f"the request to {self.url} failed: {e}") from e
             else:
