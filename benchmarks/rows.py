@@ -34,9 +34,18 @@ def common(*packages: str, device: str = "cpu") -> dict[str, Any]:
         "device": device,
         "commit": commit or "unknown",
         "versions": found,
-        "command": " ".join(["python", *sys.argv]),
+        "command": command(),
         "run": datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"),
     }
+
+
+def command() -> str:
+    """What reproduces the rows: the command line, without where it wrote to."""
+    words = [os.path.relpath(sys.argv[0]), *sys.argv[1:]]
+    if "--out" in words:
+        at = words.index("--out")
+        del words[at : at + 2]
+    return " ".join(["python", *words])
 
 
 def row(

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import socket
 import statistics
 import sys
@@ -24,6 +25,7 @@ from pathlib import Path
 
 import aiohttp
 import msgspec
+import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from rows import RESULTS, append, common, row
@@ -105,6 +107,9 @@ async def run(args: argparse.Namespace) -> None:
                     break
                 except aiohttp.ClientConnectionError:
                     await asyncio.sleep(0.2)
+            if args.one_core:  # after the producers have started: they keep the others
+                for thread in psutil.Process().threads():
+                    os.sched_setaffinity(thread.id, {0})
             for _ in range(args.repeats):
                 for streams in (1, 64):
                     for variant, consume in (
@@ -122,10 +127,11 @@ async def run(args: argparse.Namespace) -> None:
     finally:
         server.terminate()
         await server.wait()
-    rows = []
+    rows: list[dict[str, object]] = []
     for key, metrics in found.items():
         variant, streams = json.loads(key)
         case = {"streams": streams, "tokens": args.tokens, "rate": round(1 / producers.STEP)}
+        case |= {"one_core": True} if args.one_core else {}
         rows += [row("wire", variant, case, metric, values, shared) for metric, values in metrics.items()]
     append(args.out, rows)
 
@@ -134,6 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=400)
+    parser.add_argument("--one-core", action="store_true", help="run the application on one core")
     parser.add_argument("--out", type=Path, default=RESULTS / "wire.jsonl")
     asyncio.run(run(parser.parse_args()))
 

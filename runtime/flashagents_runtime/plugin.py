@@ -80,7 +80,7 @@ def build_cache(ctx: Any) -> Any:
     Returns the tree cache. Raises SeamError where SGLang does not fit or a hook is not in place.
     """
     try:
-        seams.require()
+        seams.require(seams.SCHEDULER_SEAMS)
         cache = seams.symbol("sglang.srt.mem_cache.registry.default_radix_cache_factory")(ctx)
         candidates = features()
         refused = _refusals(ctx, cache, candidates)

@@ -37,7 +37,7 @@ def main() -> None:
         report("Importing SGLang", 0.15)
         from .build import build_engine
 
-        engine = build_engine(setup.model, setup.engine_args, report)
+        engine = build_engine(setup.model, setup.engine_args, setup.token, report)
     except BaseException as e:
         traceback.print_exc()
         sock.sendall(wire.encode(wire.Refused(_reason(e))))

@@ -42,9 +42,12 @@ def default_args(cuda: bool) -> dict[str, Any]:
     return {**_COMMON_ARGS, **({} if cuda else _CPU_ARGS)}
 
 
-def build_engine(model: str, user_args: dict[str, Any], report: Callable[[str, float], None]) -> Any:
+def build_engine(
+    model: str, user_args: dict[str, Any], token: str, report: Callable[[str, float], None]
+) -> Any:
     """Start SGLang's engine: returns `sglang.srt.entrypoints.engine.Engine`, ready to serve.
 
+    The names of all its shared memory will contain `token`, so that whoever survives it can remove them.
     Raises ValueError for an argument that SGLang does not know, and whatever SGLang raises.
     """
     import torch
@@ -58,6 +61,7 @@ def build_engine(model: str, user_args: dict[str, Any], report: Callable[[str, f
         raise ValueError("incremental_streaming_output=False cannot be had: the client takes deltas")
     if not torch.cuda.is_available() and os.environ.get("FLASHAGENTS_START_METHOD", "fork") == "fork":
         _fork_children()
+    _name_shared_memory(token)
     report("Starting the scheduler", 0.3)
 
     class HostedEngine(engine_class):  # type: ignore[misc, valid-type]  # known at run time only
@@ -83,6 +87,18 @@ def _fork_children() -> None:
         multiprocessing.set_start_method("fork", force=True)
 
     engine_module._set_envs_and_config = then_fork
+
+
+def _name_shared_memory(token: str) -> None:
+    port_args_class = seams.symbol("sglang.srt.server_args.PortArgs")
+    init_new = port_args_class.init_new
+
+    def with_token(*args: Any, **kwargs: Any) -> Any:
+        ports = init_new(*args, **kwargs)
+        ports.instance_id = f"{token}-{ports.instance_id}"
+        return ports
+
+    port_args_class.init_new = staticmethod(with_token)
 
 
 def _check_names(args: dict[str, Any], server_args_class: Any) -> None:
