@@ -1,4 +1,4 @@
-"""The command line: `flashagents doctor`, `flashagents prepare-model`, `flashagents --version`."""
+"""The command line: `flashagents doctor`, `prepare-model`, `serve`, and `--version`."""
 
 from __future__ import annotations
 
@@ -81,6 +81,26 @@ def prepare_model(
     with show_progress(quiet=quiet) as progress:
         folder = resolve_model(name, progress=progress)
     typer.echo(folder)
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    epilog="All other arguments are those of SGLang's launcher, such as --port, --host, --tp, --api-key.",
+)
+def serve(
+    context: typer.Context,
+    model: Annotated[
+        str | None, typer.Option("--model", help="A folder or hub id; left out, the default model.")
+    ] = None,
+) -> None:
+    """Serve a model over HTTP, with our plug-in, for clients with `engine_url=`; loopback by default."""
+    from .model_store import resolve_model
+    from .progress import show_progress
+    from .serve import serve as run
+
+    with show_progress() as progress:
+        folder = resolve_model(model, progress=progress)
+    run(str(folder), context.args)
 
 
 def main() -> None:

@@ -31,6 +31,7 @@ async def open_door(which: Literal["front", "back"]) -> str:
 
 LIGHT = FunctionTool(set_light, description="Set the brightness of a light.")
 DOOR = FunctionTool(open_door, description="Open a door.")
+ROOM = {"max_tokens": 200}  # the longest JSON of `Report` fits
 
 
 @pytest.fixture
@@ -123,7 +124,9 @@ class Report(BaseModel):
 async def test_structured_output_reads_back_to_the_same_text(
     client: FlashAgentsChatCompletionClient, prompt: str
 ) -> None:
-    chunks, result = await collect(client, [user(prompt)], json_output=Report)
+    chunks, result = await collect(
+        client, [user(prompt)], json_output=Report, extra_create_args={"max_tokens": 200}
+    )
     assert result.finish_reason == "stop"
     text = "".join(chunks)
     assert text == result.content
@@ -146,7 +149,9 @@ async def test_openais_response_format(client: FlashAgentsChatCompletionClient) 
 
 async def test_a_json_answer_or_a_tool_call(client: FlashAgentsChatCompletionClient) -> None:
     """With both, the model is free to call, and otherwise answers in the form."""
-    result = await client.create([user("Report.")], tools=[DOOR], json_output=Report)
+    result = await client.create(
+        [user("Report.")], tools=[DOOR], json_output=Report, extra_create_args={"max_tokens": 200}
+    )
     if isinstance(result.content, str):
         Report.model_validate_json(result.content)
     else:

@@ -91,9 +91,9 @@ class RemoteEngine:
         check_request(request, await self.start())
         answer = RemoteAnswer(self._server, request, self._tool_parser, self._reasoning_parser)
         increments = None if self._incremental else Increments()
-        left = True
-        try:
-            async with self._server.open("POST", "/generate", request_fields(answer.request)) as response:
+        async with self._server.open("POST", "/generate", request_fields(answer.request)) as response:
+            left = True
+            try:
                 async for out in _events(response, self._server.url):
                     out = out if increments is None else increments.next(out)
                     delta = await answer.read(_delta(out, request, request.rid in self._aborting))
@@ -101,17 +101,18 @@ class RemoteEngine:
                     yield delta
                     if not left:
                         return
-            raise EngineDiedError(f"{self._server.url} ended the answer in the middle")
-        except EngineError:
-            left = False
-            raise
-        finally:
-            self._aborting.discard(request.rid)
-            if left:
-                # The closed connection aborts as well, but only once the server notices.
-                with contextlib.suppress(EngineError, TimeoutError):
-                    async with asyncio.timeout(_ABORT_SECONDS):
-                        await self._post_abort(request.rid)
+                raise EngineDiedError(f"{self._server.url} ended the answer in the middle")
+            except EngineError:
+                left = False
+                raise
+            finally:
+                self._aborting.discard(request.rid)
+                if left:
+                    # Before the connection closes: a server forgets a request whose client has gone, and
+                    # then ignores its abort, but its scheduler goes on to generate.
+                    with contextlib.suppress(EngineError, TimeoutError):
+                        async with asyncio.timeout(_ABORT_SECONDS):
+                            await self._post_abort(request.rid)
 
     async def abort(self, rid: str) -> None:
         """See `Engine.abort`."""
@@ -198,7 +199,10 @@ def _info(model: dict[str, Any], server: dict[str, Any]) -> EngineInfo:
         features += [name for name, entry in ours["features"].items() if entry["active"]]
         versions["plugin"] = str(ours.get("version"))
     total = int(server.get("max_total_num_tokens") or 0)
-    context = int(server.get("context_length") or server.get("max_req_input_len") or total)
+    # SGLang keeps 6 tokens back from the context (`max_req_input_len` of its scheduler), and leaves
+    # `context_length` empty where it is the model's own.
+    longest_input = int(server.get("max_req_input_len") or 0)
+    context = int(server.get("context_length") or (longest_input + 6 if longest_input else total))
     if not context:
         raise EngineStartError("the server does not say its context length: is it an SGLang server?")
     return EngineInfo(

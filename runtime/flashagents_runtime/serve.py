@@ -1,0 +1,66 @@
+"""`flashagents serve`: SGLang's own HTTP server with our plug-in, for applications on other machines.
+
+Everything that SGLang's launcher takes may be given; our defaults are those of an embedded engine. It
+listens on the loopback unless `--host` says otherwise, and asks for no key unless `--api-key` sets one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# An embedded engine makes its JSON grammars itself; a server's let a small model write white space
+# without end.
+_SERVER_ARGS = {"constrained_json_disable_any_whitespace": True}
+
+
+def server_argv(model: str, defaults: Mapping[str, Any], user: Sequence[str]) -> list[str]:
+    """The command line of SGLang's launcher: the user's arguments come last and win.
+
+    A default that the user gives too is left out: SGLang's switches cannot be given twice with effect.
+    """
+    given = {arg.split("=", 1)[0] for arg in user}
+    argv = ["--model-path", model]
+    for name, value in defaults.items():
+        flag = "--" + name.replace("_", "-")
+        if flag in given or f"--{name}" in given or value is False or value is None:
+            continue
+        argv += [flag] if value is True else [flag, str(value)]
+    return [*argv, *user]
+
+
+def serve(model: str, user_args: Sequence[str]) -> None:
+    """Serve a model until the process is ended. Does not return.
+
+    Args:
+        model: a model folder, prepared and checked.
+        user_args: arguments of SGLang's launcher.
+    """
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the model is here already
+    from . import cpu_shims
+
+    cpu_shims.install()
+    import torch
+
+    from . import sglang_seams as seams
+    from .host.build import default_args
+    from .host.children import run_detokenizer_process, run_scheduler_process
+    from .plugin import register
+
+    seams.require_version()
+    register()
+    cuda = torch.cuda.is_available()
+    if not cuda:
+        os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    argv = server_argv(model, {**default_args(cuda), **_SERVER_ARGS}, user_args)
+    server_args = seams.symbol("sglang.srt.server_args.prepare_server_args")(argv)
+    seams.symbol("sglang.srt.entrypoints.http_server.launch_server")(
+        server_args,
+        run_scheduler_process_func=run_scheduler_process,
+        run_detokenizer_process_func=run_detokenizer_process,
+    )
+
+
+__all__ = ["serve", "server_argv"]
