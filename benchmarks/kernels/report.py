@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from .cases import RANKS, SHAPES, Cell, decode_cells, extend_cells
+from .marks import Rows, us
+from .marks import table as marks_table
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "performance-kernels.md"
@@ -20,7 +22,7 @@ PLOT = ROOT / "docs" / "performance-kernels.svg"
 ROWS = ROOT / "benchmarks" / "results" / "kernels.jsonl"
 END = "<!-- end of the generated part -->"
 
-Table = dict[str, dict[tuple[str, int], dict[str, Any]]]
+Table = dict[str, Rows]
 
 
 def load() -> tuple[Table, list[dict[str, Any]]]:
@@ -39,11 +41,6 @@ def load() -> tuple[Table, list[dict[str, Any]]]:
     return table, list(runs.values())
 
 
-def us(rows: dict[tuple[str, int], dict[str, Any]], variant: str, rank: int = 0) -> float | None:
-    row = rows.get((variant, rank))
-    return row["p50"] if row else None
-
-
 def number(x: float | None) -> str:
     return "-" if x is None else f"{x:.1f}" if x < 1000 else f"{x:.0f}"
 
@@ -52,7 +49,7 @@ def ratio(a: float | None, b: float | None) -> str:
     return "-" if a is None or b is None else f"{a / b:.2f}"
 
 
-def line(label: str, rows: dict[tuple[str, int], dict[str, Any]]) -> str:
+def line(label: str, rows: Rows) -> str:
     twin, fa3, sglang = us(rows, "no_lora_twin"), us(rows, "fa3"), us(rows, "sglang_triton")
     ours = [us(rows, "ours", r) for r in RANKS]
     roof = rows["no_lora_twin", 0]["case"]["roofline_us"] if twin else None
@@ -88,21 +85,17 @@ def render(table: Table, runs: list[dict[str, Any]]) -> str:
         "graphs. *Twin*: the same kernels without LoRA. r8, r16, r64: twin's time over the time with LoRA "
         "(1.00 is free). *vs*: the other's time over ours, above 1 we are faster. Decode excludes the plan, "
         "made once a forward pass for all layers. FA3 gets the new tokens in the pool, as SGLang calls it; "
-        "SGLang's decode has the best of 8, 16 and 32 splits. Roofline: bytes over the copy bandwidth or FLOP "
-        "over the matrix rate, whichever is longer.",
+        "SGLang's decode has the best of 8, 16 and 32 splits. Roofline: bytes over the copy bandwidth or "
+        "FLOP over the matrix rate, whichever is longer.",
         "",
     ]
     for row in sorted(runs, key=lambda r: str(r["run"])):
         parts = ", ".join(f"{k} {v}" for k, v in row["versions"].items())
         ceiling = ", ".join(f"{k} {v:.0f}" for k, v in row["ceiling"].items())
         out.append(f"- run {row['run']}: {row['device']}, commit {row['commit']}; {parts}; {ceiling}")
-    out += [
-        "",
-        "![Time with LoRA over time without](performance-kernels.svg)",
-        "",
-        "## Decode (batch x context)",
-        "",
-    ]
+    out += ["", "![Time with LoRA over time without](performance-kernels.svg)", ""]
+    out += ["## Marks", "", *marks_table(cells, table), ""]
+    out += ["## Decode (batch x context)", ""]
     for shape, (q, kv) in SHAPES.items():
         title = f"{shape}, {q} query and {kv} KV heads"
         out += section(title, [c for c in decode_cells() if c.shape == shape], table)
@@ -122,12 +115,15 @@ def plot(table: Table) -> None:
 
     matplotlib.rcParams["svg.hashsalt"] = "kernels"
     chosen = [f"decode/llama3.1-8b/b{b}/c{c}" for b, c in ((1, 8192), (8, 8192), (8, 32768), (32, 32768))]
-    chosen += [
-        f"extend/llama3.1-8b/n{n}/p{p}" for n, p in ((512, 8192), (2048, 8192), (8192, 0), (8192, 8192))
-    ]
+    sizes = ((512, 8192), (2048, 8192), (8192, 0), (8192, 8192))
+    chosen += [f"extend/llama3.1-8b/n{n}/p{p}" for n, p in sizes]
     chosen = [k for k in chosen if k in table]
-    names = [("ours", 16, "LoRA r16"), ("fa3", 0, "FA3, no LoRA"), ("sglang_triton", 0, "SGLang triton, no LoRA"),
-             ("reconstruct", 16, "reconstruct V, then attend")]  # fmt: skip
+    names = [
+        ("ours", 16, "LoRA r16"),
+        ("fa3", 0, "FA3, no LoRA"),
+        ("sglang_triton", 0, "SGLang triton, no LoRA"),
+        ("reconstruct", 16, "reconstruct V, then attend"),
+    ]
     figure, axes = pyplot.subplots(figsize=(9, 3.6))
     for i, (variant, rank, label) in enumerate(names):
         heights = [
@@ -135,9 +131,8 @@ def plot(table: Table) -> None:
         ]
         axes.bar([x + 0.2 * (i - 1.5) for x in range(len(chosen))], heights, 0.2, label=label)
     axes.axhline(1, color="black", linewidth=0.8)
-    axes.set_xticks(
-        range(len(chosen)), [k.replace("/llama3.1-8b/", "\n").replace("/", " ") for k in chosen], fontsize=7
-    )
+    labels = [k.replace("/llama3.1-8b/", "\n").replace("/", " ") for k in chosen]
+    axes.set_xticks(range(len(chosen)), labels, fontsize=7)
     axes.set_ylabel("time over the twin's")
     axes.set_ylim(0, 4)
     axes.legend(fontsize=7)

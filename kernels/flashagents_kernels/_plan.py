@@ -5,11 +5,10 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["batch", "target", "window"])
+@triton.jit(do_not_specialize=["batch"])
 def decode_plan_kernel(
     p_indptr, p_start, p_work, p_chunk, batch, target, window,
-    BS: tl.constexpr, NI: tl.constexpr, BI: tl.constexpr, UNIT: tl.constexpr, LEAST: tl.constexpr,
-    WINDOW: tl.constexpr,
+    BS: tl.constexpr, NI: tl.constexpr, BI: tl.constexpr, UNIT: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
     """Find the smallest chunk that yields at most `target` pieces; list the request of each piece."""
     o_b = tl.arange(0, BS)
@@ -20,7 +19,7 @@ def decode_plan_kernel(
         b_n = tl.minimum(b_n, window + 1)
     total = tl.sum(b_n, 0)
     longest = tl.max(b_n, 0)
-    chunk = tl.cdiv(tl.maximum(tl.cdiv(total, target), LEAST), UNIT) * UNIT
+    chunk = tl.maximum(tl.cdiv(tl.cdiv(total, target), UNIT), 1) * UNIT
     step = tl.maximum(chunk // (32 * UNIT), 1) * UNIT
     pieces = tl.sum(tl.cdiv(b_n, chunk), 0)
     while (pieces > target) & (chunk < longest):

@@ -14,16 +14,14 @@ from .core import padded
 @dataclass(frozen=True, slots=True)
 class DecodeConfig:
     """heads: KV heads of one program (and its warps); waves: programs per multiprocessor to aim for;
-    spread: low-rank rows once a head in shared memory; pdl: the merge is launched early; min_chunk: tokens
-    below which a piece is not cut further."""
+    spread: low-rank rows once a head in shared memory; pdl: the merge is launched early."""
 
     heads: int = 4
     block_n: int = 16
     stages: int = 5
     waves: int = 2
     spread: bool = True
-    pdl: bool = True
-    min_chunk: int = 16
+    pdl: bool = False
 
     def fit(self, kv_heads: int) -> DecodeConfig:
         """This configuration with `heads` reduced to a divisor of `kv_heads`."""
@@ -48,19 +46,17 @@ class ExtendConfig:
 def decode_config(kv_heads: int, head_dim: int, rank: int, batch: int) -> DecodeConfig:
     """The decode configuration of a shape class; `rank` 0 is attention without LoRA."""
     if padded(head_dim) > 128:
-        return DecodeConfig(4, 16, stages=3, spread=rank <= 32).fit(kv_heads)
-    many = 512 if batch >= 32 else 16
-    if rank > 32:
-        config = DecodeConfig(4, 16, 5, 2, spread=False, min_chunk=many)
-        config = DecodeConfig(4, 16, 7, 1, spread=False) if batch == 1 else config
-    elif batch == 1:
-        narrow = kv_heads <= 4 and rank == 0
-        config = DecodeConfig(1, 32, 7, 2) if narrow else DecodeConfig(2, 16, 5, 2)
-    elif rank:
-        config = DecodeConfig(4, 16, 7, 1) if batch < 32 else DecodeConfig(2, 16, 5, 2)
+        config = DecodeConfig(4, 16, stages=3, spread=rank <= 32)
+    elif rank > 32:
+        config = DecodeConfig(4, 16, 7, 1, False) if batch == 1 else DecodeConfig(4, 16, 5, 2, False)
+    elif rank and 1 < batch < 32:
+        config = DecodeConfig(4, 16, 7, 1)
+    elif rank == 0 and batch == 1 and kv_heads <= 4:
+        config = DecodeConfig(1, 32, 7, 2)
     else:
         config = DecodeConfig(2, 16, 5, 2)
-    return config.fit(kv_heads)
+    # launched early, the merge gains at batch 1 and takes room from the pieces of larger batches
+    return replace(config, pdl=batch == 1).fit(kv_heads)
 
 
 def extend_config(
@@ -75,7 +71,7 @@ def extend_config(
 ) -> ExtendConfig:
     """The extend configuration of a shape class; `prefix_tokens` bounds the prefix of all requests."""
     group = q_heads // kv_heads
-    gather = max_new * group >= (2048 if prefix_tokens else 4096)
+    gather = max_new * group >= 2048
     few = max_new <= 64 or (rank > 0 and not gather)
     if padded(head_dim) > 128:
         config = ExtendConfig(64, 32, 4, 2)

@@ -108,11 +108,11 @@ class DecodePlan:
         from ._plan import decode_plan_kernel
 
         block = padded(max(batch, 1), 2)
-        items, config = self.items(batch), self.config(batch)
+        items = self.items(batch)
         decode_plan_kernel[(1,)](
             kv_indptr, self.start, self.work, self.chunk, batch, self.target(batch), self.window_left,
-            BS=block, NI=items, BI=max(1, min(128, 4096 // block)), UNIT=config.block_n,
-            LEAST=config.min_chunk, WINDOW=self.window_left >= 0, num_warps=4,
+            BS=block, NI=items, BI=max(1, min(128, 4096 // block)), UNIT=self.config(batch).block_n,
+            WINDOW=self.window_left >= 0, num_warps=4,
         )  # fmt: skip
         return self
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[3] / "kernels"))
 
 
 def _let_scalars_be_indices() -> None:
