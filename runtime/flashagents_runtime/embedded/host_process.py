@@ -244,6 +244,8 @@ class HostProcess(asyncio.Protocol):
         await log_pipe.wait_closed(_LOG_GRACE_SECONDS)
         if self._transport is not None:
             self._transport.abort()
+        if self._run_dir is not None:
+            self._run_dir.remove()  # before anyone hears of the end: nothing is left by then
         self._error = self._reason(code)
         logger.log(logging.INFO if self._closing else logging.ERROR, "engine %s ended: %s", self._model, code)
         streams, self._streams = self._streams, {}
@@ -252,8 +254,6 @@ class HostProcess(asyncio.Protocol):
             if not future.done():
                 future.set_exception(copy.copy(self._error))
                 future.exception()  # somebody may have stopped waiting for it
-        if self._run_dir is not None:
-            self._run_dir.remove()
         self._ended.set_result(None)
 
     def _reason(self, code: int) -> EngineError:
