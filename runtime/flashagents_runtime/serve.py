@@ -6,9 +6,12 @@ listens on the loopback unless `--host` says otherwise, and asks for no key unle
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import psutil
 
 # An embedded engine makes its JSON grammars itself; a server's let a small model write white space
 # without end.
@@ -31,11 +34,15 @@ def server_argv(model: str, defaults: Mapping[str, Any], user: Sequence[str]) ->
 
 
 def serve(model: str, user_args: Sequence[str]) -> None:
-    """Serve a model until the process is ended. Does not return.
+    """Serve a model until the process is ended.
 
     Args:
         model: a model folder, prepared and checked.
         user_args: arguments of SGLang's launcher.
+
+    Raises:
+        ImportError: SGLang's HTTP server lacks a package.
+        SeamError: the installed SGLang is not the one that this release extends.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the model is here already
     from . import cpu_shims
@@ -56,11 +63,23 @@ def serve(model: str, user_args: Sequence[str]) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     argv = server_argv(model, {**default_args(cuda), **_SERVER_ARGS}, user_args)
     server_args = seams.symbol("sglang.srt.server_args.prepare_server_args")(argv)
-    seams.symbol("sglang.srt.entrypoints.http_server.launch_server")(
-        server_args,
-        run_scheduler_process_func=run_scheduler_process,
-        run_detokenizer_process_func=run_detokenizer_process,
-    )
+    try:
+        launch_server = seams.symbol("sglang.srt.entrypoints.http_server.launch_server")
+    except AttributeError as e:  # its module is there, so an import inside it has failed
+        raise ImportError(
+            "SGLang's HTTP server cannot be imported: it needs more packages than its engine does; on a "
+            "machine without CUDA, `pip install jsonschema soundfile`"
+        ) from e
+    try:
+        launch_server(
+            server_args,
+            run_scheduler_process_func=run_scheduler_process,
+            run_detokenizer_process_func=run_detokenizer_process,
+        )
+    finally:  # as SGLang's own launcher does: its children outlive it otherwise
+        for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
 
 
 __all__ = ["serve", "server_argv"]
