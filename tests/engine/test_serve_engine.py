@@ -74,7 +74,7 @@ async def test_the_client_on_a_real_server(url: str) -> None:
     """One test, because each would have to connect anew."""
     client = FlashAgentsChatCompletionClient(engine_url=url, api_key=KEY, temperature=0, max_tokens=16)
     info = await client.start()
-    assert info.kind == "remote" and "intra_turn_cache" in info.features
+    assert info.kind == "remote" and "intra_turn" in info.features
 
     messages = [system("You know many facts. " * 10), user("Tell me one.")]
     first = await client.create(messages)
