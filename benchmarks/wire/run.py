@@ -8,7 +8,8 @@ frames, and aiohttp with msgspec for HTTP. Metrics, of the application's process
 - `cpu_us_per_token`: its CPU time over the tokens that it received;
 - `pace`: tokens received over tokens that the producer's rate allows: 1 is keeping up;
 - `delivery_us` (frames, one stream): from the arrival of a frame's bytes in the I/O thread until the
-  consumer's task has the delta, in its own event loop: median over the tokens.
+  consumer's task has the delta, in its own event loop: median over the tokens;
+- `python_us`: of that, what our code runs in both threads, without the waits to be woken up.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -32,7 +34,7 @@ from rows import RESULTS, append, common, row
 from wire import producers
 
 from flashagents_runtime import GenerateRequest, SamplingParams
-from flashagents_runtime.embedded import EmbeddedEngine, host_process
+from flashagents_runtime.embedded import EmbeddedEngine, host_process, stream
 
 PRODUCERS = str(Path(producers.__file__))
 
@@ -66,26 +68,42 @@ async def measure(consume: object, streams: int) -> tuple[float, float]:
     return time.process_time() - cpu, time.perf_counter() - wall
 
 
-async def delivery_us(engine: EmbeddedEngine, tokens: int) -> float:
+async def delivery_us(engine: EmbeddedEngine, tokens: int) -> tuple[float, float]:
+    """Microseconds from a frame's bytes to the task that reads, all of it and in our Python alone."""
     arrived: list[int] = []
+    handed: list[int] = []
+    putting: list[int] = []
     seen: list[int] = []
     host = engine._host
     assert host is not None
-    reader = host._reader
-    feed = reader.feed
+    reader, feed = host._reader, host._reader.feed
+    deliver, put_all = host_process.deliver, stream._put_all
 
-    def stamped(data: bytes) -> list[object]:
+    def stamped_feed(data: bytes) -> list[object]:
         now = time.perf_counter_ns()
         messages = feed(data)
         arrived.extend([now] * len(messages))
         return messages
 
+    def stamped_deliver(items: list[Any]) -> None:
+        deliver(items)
+        handed.append(time.perf_counter_ns())
+
+    def stamped_put_all(batch: list[Any]) -> None:
+        putting.append(time.perf_counter_ns())
+        put_all(batch)
+
     request = GenerateRequest(input_ids=[1, 2, 3], sampling=SamplingParams(max_new_tokens=tokens))
-    reader.feed = stamped  # type: ignore[method-assign]
+    reader.feed = stamped_feed  # type: ignore[method-assign]
+    host_process.deliver, stream._put_all = stamped_deliver, stamped_put_all
     async for _ in engine.generate(request):
         seen.append(time.perf_counter_ns())
     reader.feed = feed  # type: ignore[method-assign]
-    return statistics.median((b - a) / 1e3 for a, b in zip(arrived, seen, strict=True))
+    host_process.deliver, stream._put_all = deliver, put_all
+    whole = statistics.median((b - a) / 1e3 for a, b in zip(arrived, seen, strict=True))
+    reading = statistics.median((b - a) / 1e3 for a, b in zip(arrived, handed, strict=True))
+    waking = statistics.median((b - a) / 1e3 for a, b in zip(putting, seen, strict=True))
+    return whole, reading + waking
 
 
 async def run(args: argparse.Namespace) -> None:
@@ -123,7 +141,9 @@ async def run(args: argparse.Namespace) -> None:
                         into["cpu_us_per_token"].append(cpu / (streams * args.tokens) * 1e6)
                         into["pace"].append(args.tokens * producers.STEP / wall)
                 into = found[json.dumps(["frames", 1])]
-                into.setdefault("delivery_us", []).append(await delivery_us(engine, args.tokens))
+                whole, ours = await delivery_us(engine, args.tokens)
+                into.setdefault("delivery_us", []).append(whole)
+                into.setdefault("python_us", []).append(ours)
     finally:
         server.terminate()
         await server.wait()

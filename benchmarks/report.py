@@ -1,0 +1,103 @@
+"""Make docs/performance.md from the rows of the small experiments:  python benchmarks/report.py
+
+The kernels and the intra-turn cache have pages of their own, made by their own reports.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks/results"
+DOC = ROOT / "docs/performance.md"
+
+INTRO = """# Performance
+
+Medians, with the 20th and 80th percentile in brackets. This page and the ones it names are made from
+`benchmarks/results/*.jsonl`, whose rows hold device, versions, commit and the command that reproduces them.
+Figures of a CPU are of shared machines: compare them within one table, not with others'.
+
+| page | what |
+|---|---|
+| [intra-turn cache](performance-intra-turn.md) | concurrent requests that share a cold prefix, on one H200 |
+| [kernels](performance-kernels.md) | Flash-LoRA-Attention beside FA3 and SGLang's kernels, on one H200 |
+"""
+
+TEXTS = {
+    "client_overhead": """
+## The client's cost a token
+
+On a scripted engine, one core. `chunk_us`: from the engine's delta to AutoGen's chunk (mark: under 100).
+`agent_chunk_us`: the same up to the consumer of `AssistantAgent.run_stream`. `tokens_per_s`: what 64 streams
+carry in all; `cost_us` is what the client adds to the engine alone. `share_percent`: where the time goes.
+""",
+    "wire": """
+## The wire between application and host process
+
+Frames of msgspec over a socket pair, as the embedded engine uses them, against SGLang's own HTTP interface
+(server-sent events over the loopback, read by aiohttp), both at 200 tokens/s a stream.
+`cpu_us_per_token`: CPU time of the application's process; `pace`: 1 keeps up with the producer;
+`delivery_us`: from the arrival of a frame until the reading task has its delta; `python_us`: of that, what
+our code runs, without the waits for a thread to be woken up. With one stream both wires pay for being
+woken up 200 times a second, frames twice (I/O thread, then the task's own loop). With 64 streams one frame
+carries the tokens of a step, and frames cost a third of HTTP: that is why they were chosen.
+""",
+    "startup": """
+## Starting an engine
+
+The default model on a machine without a GPU, from nothing to ready. `fork`: SGLang's children are forked from
+the host process, which has imported everything already; `spawn`: as SGLang does it, and as we do with CUDA.
+`cpu_seconds` is of all the engine's processes together.
+""",
+    "gpu_check": """
+## The travel planner on a GPU
+
+`make demo`'s conversation through client, embedded engine and plug-in.
+""",
+}
+
+
+def load(experiment: str) -> list[dict[str, Any]]:
+    """The rows of the newest run of each (device, case)."""
+    path = RESULTS / f"{experiment}.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    newest: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        newest[json.dumps([row["device"], row["variant"], row["case"], row["metric"]])] = row
+    return list(newest.values())
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    lines = ["| case | variant | metric | median | n |", "|---|---|---|---|---|"]
+    for row in sorted(rows, key=lambda r: (json.dumps(r["case"]), r["metric"], r["variant"])):
+        case = ", ".join(f"{key} {value}" for key, value in row["case"].items())
+        figures = f"{number(row['p50'])} ({number(row['p20'])} to {number(row['p80'])})"
+        lines.append(f"| {case} | {row['variant']} | {row['metric']} | {figures} | {row['n']} |")
+    return lines
+
+
+def main() -> None:
+    parts = [INTRO]
+    for experiment, text in TEXTS.items():
+        rows = load(experiment)
+        if not rows:
+            continue
+        parts.append(text)
+        for device in sorted({row["device"] for row in rows}):
+            mine = [row for row in rows if row["device"] == device]
+            commands = sorted({row["command"] for row in mine})
+            versions = ", ".join(f"{k} {v}" for k, v in sorted(mine[-1]["versions"].items()))
+            parts.append(f"\nDevice: {device}; {versions}. " + " ".join(f"`{c}`" for c in commands) + "\n")
+            parts.append("\n".join(table(mine)) + "\n")
+    DOC.write_text("\n".join(part.strip("\n") + "\n" for part in parts))
+    print(f"wrote {DOC.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
