@@ -129,10 +129,10 @@ cache each time, all variants in one engine, in turn; large cells have fewer rep
 
 ## One batch of prompts with a common cold prefix
 
-One output token each. Floor: one prompt with exactly the tokens that must be computed. It is a single request,
-so it has none of the cost of a request that every variant pays for each of its prompts, which shows in cells
-of many prompts with little of their own; and in cells of many long prompts it attends over more context than
-they do (ratios below 1).
+One output token each. Floor: one prompt with exactly the tokens that must be computed. It is a single
+request, so it has none of the cost of a request that every variant pays for each of its prompts, which
+shows in cells of many prompts with little of their own; and in cells of many long prompts it attends over
+more context than they do (ratios below 1).
 """
 
 STAGGERED = """
@@ -142,8 +142,8 @@ STAGGERED = """
 """
 
 AFTER_STAGGERED = """
-At 10 ms a request the arrivals themselves take 150 ms, and stock finds the prefix in its cache from the second
-pass on: there is nothing left to gain.
+At 10 ms a request the arrivals themselves take 150 ms, and stock finds the prefix in its cache from the
+second pass on: there is nothing left to gain.
 
 ## Scheduler time
 
@@ -170,8 +170,8 @@ def main() -> None:
         "# Intra-turn prefix cache: figures",
         "",
         f"One {one['device']}, {versions}, commit {one['commit']}.",
-        "Made from `benchmarks/results/intra_turn.jsonl` by `python benchmarks/intra_turn/report.py`; measured",
-        "by `benchmarks/intra_turn/gpu.sh`.",
+        "Made from `benchmarks/results/intra_turn.jsonl` by `python benchmarks/intra_turn/report.py`;",
+        "measured by `benchmarks/intra_turn/gpu.sh`.",
         INTRODUCTION,
         *grid(rows),
         STAGGERED,
