@@ -8,7 +8,8 @@ Runs on a scripted engine in this process (no model), one core. Three figures:
   median over the tokens of a stream. Case `cancellation_token`: with AutoGen's token or without.
 - `agent_chunk_us`: the same up to the consumer of `AssistantAgent.run_stream`.
 - `tokens_per_s`: what 64 streams at once carry in all; `engine_alone` reads the same engine without
-  the client, and `cost_us` is the difference a token. `share_percent`: where the time goes then, by a profile (its own cost included).
+  the client, and `cost_us` is the difference a token. `share_percent`: where the time
+  goes then, by a profile (its own cost included).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -131,7 +133,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--tokens", type=int, default=2000)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results/client_overhead.jsonl")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parents[1] / "results/client_overhead.jsonl"
+    )
     args = parser.parse_args()
     root = Path(__file__).parents[2]
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True)
@@ -143,7 +147,8 @@ def main() -> None:
             "python": ".".join(map(str, sys.version_info[:3])),
             "autogen_core": version("autogen-core"),
         },
-        "command": f"python benchmarks/client_overhead/run.py --tokens {args.tokens} --repeats {args.repeats}",
+        "command": "python benchmarks/client_overhead/run.py"
+        f" --tokens {args.tokens} --repeats {args.repeats}",
     }
     rows: list[dict[str, Any]] = []
 
@@ -165,7 +170,8 @@ def main() -> None:
     n, repeats = args.tokens, args.repeats
     for with_token in (False, True):
         case = {"streams": 1, "tokens": n, "cancellation_token": with_token}
-        row("ours", case, "chunk_us", measure(repeats, lambda w=with_token: chunk_us(n, w)))  # type: ignore[misc]
+        values = measure(repeats, partial(chunk_us, n, with_token))
+        row("ours", case, "chunk_us", values)
     case = {"streams": 1, "tokens": n, "cancellation_token": True}
     row("ours", case, "agent_chunk_us", measure(repeats, lambda: agent_chunk_us(n)))
     case = {"streams": STREAMS, "tokens": n // 4}
@@ -173,7 +179,9 @@ def main() -> None:
     alone = measure(repeats, lambda: tokens_per_s(n // 4, alone=True))
     row("ours", case, "tokens_per_s", ours)
     row("engine_alone", case, "tokens_per_s", alone)
-    row("ours", case, "cost_us", [1e6 / a - 1e6 / b for a, b in zip(sorted(ours), sorted(alone), strict=True)])
+    row(
+        "ours", case, "cost_us", [1e6 / a - 1e6 / b for a, b in zip(sorted(ours), sorted(alone), strict=True)]
+    )
     for part, share in asyncio.run(shares(n // 4)).items():
         row("ours", {**case, "part": part}, "share_percent", [share])
     args.out.parent.mkdir(parents=True, exist_ok=True)
