@@ -1,0 +1,300 @@
+"""Hand-off on the real engine and the real model: greedy answers are those with the overlap off.
+
+Every case runs twice from an empty cache: off (ordinary requests one after another) and on (sessions,
+forecasts, chunks while upstream decodes). The tokens of every agent must be equal, and the figures must
+say that the work was done beforehand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from flashagents_runtime import Delta, GenerateRequest, SamplingParams, Usage
+from flashagents_runtime.chat import ChatMessage
+from flashagents_runtime.chat_tokenizer import HFChatTokenizer
+from flashagents_runtime.embedded import EmbeddedEngine
+from flashagents_runtime.handoff import (
+    CutRules,
+    Downstream,
+    Handoff,
+    Prefiller,
+    PromptForecast,
+    forecast_messages,
+    slot_marker,
+    warm_up,
+)
+
+GUIDE = (
+    "You work in a team that plans journeys. Keep to facts, write plain sentences, and never repeat what "
+    "another member of the team has said. Distances are in kilometres, prices in euros, times in hours. "
+)
+ROLES = {
+    "planner": GUIDE * 2 + "You are the planner: propose a route.",
+    "writer": GUIDE * 2 + "You are the writer: describe the route for a brochure.",
+    "critic": GUIDE * 2 + "You are the critic: name one weakness of the route.",
+    "editor": GUIDE * 2 + "You are the editor: merge what the others said into two sentences.",
+}
+Answer = tuple[str, list[int], Usage]
+
+
+class Team:
+    """Role agents on one engine."""
+
+    def __init__(self, engine: EmbeddedEngine, model_path: str) -> None:
+        self.engine = engine
+        self.chat = HFChatTokenizer(model_path)
+        self.rules = CutRules(Tokenizer.from_file(str(Path(model_path) / "tokenizer.json")))
+        self.prefiller = Prefiller(engine, chunk_size=24, share=1.0)
+
+    def messages(self, role: str, texts: list[str]) -> list[ChatMessage]:
+        task = ChatMessage(role="user", content="A week by train from Paris to Rome.", source="user")
+        said = [ChatMessage(role="user", content=text, source=f"agent{i}") for i, text in enumerate(texts)]
+        return [ChatMessage(role="system", content=ROLES[role]), task, *said]
+
+    def request(self, role: str, *texts: str, tokens: int = 40) -> GenerateRequest:
+        """The real request: rendered and tokenised anew."""
+        ids = self.chat.encode(self.chat.render(self.messages(role, list(texts))))
+        return GenerateRequest(input_ids=ids, sampling=SamplingParams(temperature=0.0, max_new_tokens=tokens))
+
+    def forecast(self, role: str, slots: int = 1) -> PromptForecast:
+        return forecast_messages(
+            self.chat.render, self.messages(role, [slot_marker(i) for i in range(slots)]), slots
+        )
+
+    def downstream(self, role: str, slots: int = 1) -> Downstream:
+        return Downstream(self.prefiller.open(), self.forecast(role, slots), self.rules, batch=1)
+
+    async def off(self, role: str, *texts: str, tokens: int = 40) -> Answer:
+        return await read(self.engine.generate(self.request(role, *texts, tokens=tokens)))
+
+
+async def read(stream: AsyncGenerator[Delta, None]) -> Answer:
+    text, ids = "", []
+    async with aclosing(stream):
+        async for delta in stream:
+            text += delta.text
+            ids += delta.token_ids
+    assert delta.result is not None
+    return text, ids, delta.result.usage
+
+
+@pytest.fixture
+async def team(real_engine: EmbeddedEngine, model_path: str) -> AsyncIterator[Team]:
+    team = Team(real_engine, model_path)
+    yield team
+    await team.prefiller.close()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def empty(engine: EmbeddedEngine) -> None:
+    """Wait until the engine is idle, and empty its cache."""
+    for _ in range(200):
+        if await engine.flush_cache():
+            return
+        await asyncio.sleep(0.05)
+    pytest.fail("the engine does not become idle")
+
+
+def check_figures(target: Downstream, usage: Usage, *, cold: int = 0) -> None:
+    """The prompt was warm except for its last words, and `cold` tokens of others' work or loss."""
+    figures = target.figures
+    assert figures.computed == figures.prewarmed + figures.wasted
+    assert usage.prewarmed_tokens == figures.prewarmed > 0
+    assert usage.cached_tokens == figures.cached
+    assert usage.cached_tokens >= usage.prompt_tokens - 40 - cold
+
+
+async def test_chain(team: Team) -> None:
+    """Planner, writer, editor: each while the one before speaks."""
+    a = await team.off("planner")
+    b = await team.off("writer", a[0])
+    c = await team.off("editor", b[0])
+    await empty(team.engine)
+
+    writer, editor = team.downstream("writer"), team.downstream("editor")
+    await warm_up(writer.session, editor.session)
+    a_on = await read(Handoff([(writer, 0)]).through(team.prefiller.generate(team.request("planner"))))
+    b_on = await read(Handoff([(editor, 0)]).through(writer.generate(team.request("writer", a_on[0]))))
+    c_on = await read(editor.generate(team.request("editor", b_on[0])))
+    assert [x[1] for x in (a_on, b_on, c_on)] == [x[1] for x in (a, b, c)]
+    check_figures(writer, b_on[2])
+    check_figures(editor, c_on[2])
+    assert writer.figures.chunks >= 2
+
+
+async def test_fan_out(team: Team) -> None:
+    roles = ("writer", "critic", "editor")
+    a = await team.off("planner")
+    off = [await team.off(role, a[0]) for role in roles]
+    await empty(team.engine)
+
+    targets = [team.downstream(role) for role in roles]
+    a_on = await read(
+        Handoff([(target, 0) for target in targets]).through(team.prefiller.generate(team.request("planner")))
+    )
+    on = await asyncio.gather(
+        *(
+            read(target.generate(team.request(role, a_on[0])))
+            for target, role in zip(targets, roles, strict=True)
+        )
+    )
+    assert a_on[1] == a[1]
+    assert [x[1] for x in on] == [x[1] for x in off]
+    for target, answer in zip(targets, on, strict=True):
+        check_figures(target, answer[2], cold=40)
+    # The guide that all prompts begin with was computed once.
+    head = len(team.rules.encode(GUIDE * 2))
+    computed = sum(target.figures.computed for target in targets)
+    assert computed < sum(answer[2].prompt_tokens for answer in on) - 1.5 * head
+
+
+async def test_fan_in(team: Team) -> None:
+    """Two branches at once; the second one's text waits in the forecast until the first has ended."""
+    a, b = await team.off("writer", tokens=20), await team.off("critic", tokens=40)
+    c = await team.off("editor", a[0], b[0])
+    await empty(team.engine)
+
+    editor = team.downstream("editor", slots=2)
+    a_on, b_on = await asyncio.gather(
+        read(Handoff([(editor, 0)]).through(team.prefiller.generate(team.request("writer", tokens=20)))),
+        read(Handoff([(editor, 1)]).through(team.prefiller.generate(team.request("critic", tokens=40)))),
+    )
+    real = team.request("editor", a_on[0], b_on[0])
+    assert editor.prompt_ids() == real.input_ids
+    c_on = await read(editor.generate(real))
+    assert [x[1] for x in (a_on, b_on, c_on)] == [x[1] for x in (a, b, c)]
+    check_figures(editor, c_on[2])
+
+
+async def test_a_wrong_forecast(team: Team) -> None:
+    a = await team.off("planner")
+    b = await team.off("critic", a[0])
+    await empty(team.engine)
+
+    target = team.downstream("writer")  # but the critic speaks next
+    a_on = await read(Handoff([(target, 0)]).through(team.prefiller.generate(team.request("planner"))))
+    b_on = await read(target.generate(team.request("critic", a_on[0])))
+    assert [a_on[1], b_on[1]] == [a[1], b[1]]
+    figures = target.figures
+    assert figures.wasted >= len(team.rules.encode(a[0])) - 24
+    assert figures.computed == figures.prewarmed + figures.wasted
+
+
+async def test_a_new_forecast_while_upstream_speaks(team: Team) -> None:
+    a = await team.off("planner")
+    b = await team.off("critic", a[0])
+    await empty(team.engine)
+
+    target = team.downstream("writer")
+    handoff = Handoff([(target, 0)])
+    deltas = []
+    async for delta in handoff.through(team.prefiller.generate(team.request("planner"))):
+        deltas.append(delta)
+        if len(deltas) == 3:
+            target.reforecast(team.forecast("critic"))
+    real = team.request("critic", "".join(delta.text for delta in deltas))
+    assert target.prompt_ids() == real.input_ids
+    b_on = await read(target.generate(real))
+    assert [i for delta in deltas for i in delta.token_ids] == a[1]
+    assert b_on[1] == b[1]
+    check_figures(target, b_on[2])
+
+
+@pytest.mark.parametrize("step", [0, 1, 4, 9])
+async def test_upstream_is_cancelled(team: Team, step: int) -> None:
+    """Whatever B had prefilled by then, its answer to the part is that of an ordinary request."""
+    target = team.downstream("writer")
+    said = ""
+    async with aclosing(
+        Handoff([(target, 0)]).through(team.prefiller.generate(team.request("planner")))
+    ) as stream:
+        for _ in range(step):
+            said += (await anext(stream)).text
+    assert target.partial is (step > 0)  # nobody has spoken where the stream was never begun
+    real = team.request("writer", said)
+    if step:
+        assert target.prompt_ids() == real.input_ids
+    on = await read(target.generate(real))
+    assert on[2].prewarmed_tokens == target.figures.prewarmed
+    await empty(team.engine)
+    assert on[1] == (await team.off("writer", said))[1]
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.02, 0.2])
+async def test_downstream_is_aborted(team: Team, pause: float) -> None:
+    """At any moment of a chunk; the fixture checks that the engine is empty afterwards."""
+    a = await team.off("planner", tokens=8)
+    await empty(team.engine)
+    target = team.downstream("writer")
+    await asyncio.sleep(pause)
+    await target.close()
+    a_on = await read(
+        Handoff([(target, 0)]).through(team.prefiller.generate(team.request("planner", tokens=8)))
+    )
+    assert a_on[1] == a[1]
+    assert target.figures.wasted == target.figures.computed
+
+
+async def test_what_was_prefilled_is_evicted(team: Team) -> None:
+    a = await team.off("planner")
+    b = await team.off("writer", a[0])
+    await empty(team.engine)
+
+    target = team.downstream("writer")
+    a_on = await read(Handoff([(target, 0)]).through(team.prefiller.generate(team.request("planner"))))
+    await target.session.settle()
+    await empty(team.engine)
+    b_on = await read(target.generate(team.request("writer", a_on[0])))
+    assert [a_on[1], b_on[1]] == [a[1], b[1]]
+    assert b_on[2].cached_tokens == b_on[2].prewarmed_tokens == 0
+    assert target.figures.wasted == target.figures.computed > 0
+
+
+@pytest.fixture(scope="module")
+def small_engine(model_path: str) -> Iterator[EmbeddedEngine]:
+    """An engine whose cache holds little more than one prompt."""
+    engine = EmbeddedEngine(model_path, max_total_tokens=900)
+    asyncio.run(engine.start())
+    yield engine
+    asyncio.run(engine.close())
+
+
+async def test_under_memory_pressure(small_engine: EmbeddedEngine, model_path: str) -> None:
+    """Others fill the cache all the while: chunks are evicted or wait, and answers stay the same."""
+    team = Team(small_engine, model_path)
+    a = await team.off("planner")
+    b = await team.off("writer", a[0])
+    await empty(team.engine)
+    stop = asyncio.Event()
+
+    async def others() -> None:
+        n = 0
+        while not stop.is_set():
+            n += 1
+            ids = team.rules.encode(f"{n} little birds sat on the wire and sang. " * 12)
+            await read(
+                team.engine.generate(
+                    GenerateRequest(input_ids=ids, sampling=SamplingParams(max_new_tokens=2))
+                )
+            )
+
+    crowd = asyncio.create_task(others())
+    target = team.downstream("writer")
+    a_on = await read(Handoff([(target, 0)]).through(team.prefiller.generate(team.request("planner"))))
+    b_on = await read(target.generate(team.request("writer", a_on[0])))
+    stop.set()
+    await crowd
+    assert [a_on[1], b_on[1]] == [a[1], b[1]]
+    assert target.figures.computed == target.figures.prewarmed + target.figures.wasted
+    for _ in range(100):
+        state = await team.engine.state()
+        if state.running == state.kv_used == 0:
+            break
+        await asyncio.sleep(0.05)
+    assert (state.running, state.waiting, state.kv_used) == (0, 0, 0)
