@@ -57,7 +57,7 @@ def run_tests(fast: bool, extra: list[str]) -> bool:
     selection = ["-m", "not engine and not gpu"] if fast else []
     runs: list[tuple[list[str], dict[str, str]]] = []
     if not any(argument.startswith("tests/") for argument in extra):
-        if any((ROOT / KERNEL_TESTS).glob("**/test_*.py")):
+        if not fast and any((ROOT / KERNEL_TESTS).glob("**/test_*.py")):
             runs.append(([KERNEL_TESTS], {"TRITON_INTERPRET": "1"}))
         runs.append(([f"--ignore={KERNEL_TESTS}"], {}))
     else:
@@ -79,7 +79,7 @@ def main() -> int:
     """0 where everything passed, else 1."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lint", action="store_true", help="ruff and mypy first")
-    parser.add_argument("--fast", action="store_true", help="only tests that start no engine")
+    parser.add_argument("--fast", action="store_true", help="no engine, no Triton interpreter")
     parser.add_argument("--no-tests", action="store_true", help="no pytest at all")
     parser.add_argument("pytest_arguments", nargs="*", help="after --: handed to pytest")
     options = parser.parse_args()

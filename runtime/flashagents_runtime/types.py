@@ -217,7 +217,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         device: "cuda" or "cpu" (scripted engines say "none").
         versions: of sglang, torch and ours.
         features: what the engine can do beyond plain generation, for example
-            "intra_turn_cache", "lora"; names are listed in docs/architecture.md.
+            "intra_turn", "lora"; names are listed in docs/architecture.md.
     """
 
     kind: str

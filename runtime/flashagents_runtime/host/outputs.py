@@ -89,6 +89,7 @@ def _usage(meta: dict[str, Any]) -> Usage:
         prompt_tokens=meta.get("prompt_tokens", 0),
         cached_tokens=meta.get("cached_tokens", 0),
         completion_tokens=meta.get("completion_tokens", 0),
+        shared_in_turn_tokens=(meta.get("cached_tokens_details") or {}).get("shared_in_turn", 0),
     )
 
 

@@ -3,7 +3,7 @@
 It is exact where each layer first writes K and V of the batch's new tokens to the pool and then attends,
 reading every request's prefix from the pool: then a prefix may hold slots that another request of the
 same batch is writing in the same forward pass. That was read in the attention backends below and is
-checked by tests (source order, and outputs). flashinfer's ragged prefill attends first.
+checked by tests (outputs, with a negative control). flashinfer's ragged prefill attends first.
 
 Everything else keeps SGLang's stock behaviour; docs/intra-turn-cache.md lists it.
 """
