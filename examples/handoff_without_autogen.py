@@ -45,7 +45,8 @@ class Bytes(ByteChatTokenizer):
 
 async def run(engine: Engine, chat: ChatTokenizer, rules: CutRules) -> None:
     """Planner, then writer, with the hand-off between them."""
-    prefiller = Prefiller(engine)
+    # Chunks of 32 tokens, since the answers here are short; left out, the size is learnt.
+    prefiller = Prefiller(engine, chunk_size=32, share=1.0)
     # What the writer's prompt will be, with a gap for the plan; kept warm from now on.
     forecast = forecast_messages(chat.render, writer_messages(slot_marker(0)))
     writer = Downstream(prefiller.open(), forecast, rules)
