@@ -295,3 +295,15 @@ async def test_warm_up_takes_heads_of_any_length(engine: GatedEngine) -> None:
     await warm_up(session)
     assert session.warm == 3
     await prefiller.close()
+
+
+async def test_the_start_of_the_engine_is_not_measured(engine: GatedEngine, prefiller: Prefiller) -> None:
+    engine.open = True
+    session = prefiller.open()
+    session.extend(ids(range(5)))  # starts the engine, which may take a minute
+    await session.settle()
+    assert not prefiller.curve.measured and session.figures.seconds == 0
+    session.extend(ids(range(5)))
+    await session.settle()
+    assert prefiller.curve.measured
+    await prefiller.close()

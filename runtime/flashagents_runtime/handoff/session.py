@@ -39,7 +39,7 @@ class SessionFigures(msgspec.Struct, kw_only=True):
         cached: of the real prompt, read from the cache.
         prewarmed: of the cached ones, computed by this session.
         wasted: computed for nothing; `computed == prewarmed + wasted` once the session has closed.
-        seconds: sum of the times that chunks took, from request to result.
+        seconds: sum of the times that chunks took, from request to result, on an engine that was up.
     """
 
     chunks: int = 0
@@ -54,13 +54,18 @@ class SessionFigures(msgspec.Struct, kw_only=True):
 
 @dataclass
 class _Chunk:
-    """A warm-up on its way. `valid`: how much of its prompt the target still begins with."""
+    """A warm-up on its way.
+
+    `valid`: how much of its prompt the target still begins with; `timed`: False where the engine has to
+    start first, so that its time says nothing.
+    """
 
     ids: list[int]
     warm: int
     valid: int
     started: float
     charged: float
+    timed: bool
     task: asyncio.Task[GenerateResult | None] = field(init=False)
 
 
@@ -317,7 +322,8 @@ class PrefillSession:
             routed_dp_rank=self.routed_dp_rank,
         )
         charged = self._prefiller.charge(end - self._warm)
-        self._chunk = _Chunk(ids, self._warm, end, self._prefiller.clock(), charged)
+        timed = self._prefiller.engine.info is not None
+        self._chunk = _Chunk(ids, self._warm, end, self._prefiller.clock(), charged, timed)
         self._chunk.task = asyncio.get_running_loop().create_task(self._prefill(request))
         self._chunk.task.add_done_callback(self._done)
         self.figures.chunks += 1
@@ -365,11 +371,12 @@ class PrefillSession:
             return
         cached, end = min(result.usage.cached_tokens, len(chunk.ids)), len(chunk.ids)
         self.figures.computed += end - cached
-        self.figures.seconds += seconds
         self._warm = max(self._warm, chunk.valid)
         self._by_us.add(cached, chunk.valid)
         self._prefiller.tell_others(self, chunk.ids)
-        self._prefiller.observe(chunk.charged, end - cached, seconds)
+        if chunk.timed:
+            self.figures.seconds += seconds
+            self._prefiller.observe(chunk.charged, end - cached, seconds)
 
 
 __all__ = ["PrefillSession", "SessionFigures", "State"]
