@@ -54,6 +54,11 @@ class HFChatTokenizer(JinjaTemplate):
         special = _special_tokens(config, read_json(self.folder / "special_tokens_map.json"))
         super().__init__(chat_template or _chat_template(self.folder, config), special)
 
+    @property
+    def backend_tokenizer(self) -> Any:
+        """The `tokenizers.Tokenizer` behind this; named as transformers' fast tokenizers name it."""
+        return self._tokenizer
+
     def encode(self, text: str) -> list[int]:
         """See `ChatTokenizer.encode`."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -73,6 +78,7 @@ class ByteChatTokenizer(Template):
         [104, 195, 169]
     """
 
+    context_free: ClassVar[bool] = True  # any text may be cut anywhere (`handoff.CutRules`)
     capabilities: ClassVar[TemplateCapabilities] = TemplateCapabilities(
         system=True,
         system_alone=True,

@@ -17,6 +17,8 @@
     ├── TemplateError             a chat template cannot render the conversation (also a ValueError)
     ├── ToolCallError         the model began a tool call that cannot be read (also a ValueError)
     ├── UnsupportedFeatureError   asked for what this model or version cannot do (also a ValueError)
+    ├── SessionClosedError        a prefill session was used after its end (also a RuntimeError)
+    ├── UpstreamFailedError       an upstream agent failed, and what depends on it is aborted
     └── SeamError                 an SGLang symbol that we hook does not fit the installed release
 
 All of them carry a message for the person at the keyboard: what happened, and what to do.
@@ -111,7 +113,26 @@ class UnsupportedFeatureError(FlashAgentsError, ValueError):
     """The model, the engine or this version cannot do what was asked."""
 
 
-class SeamError(FlashAgentsError):
+class SessionClosedError(FlashAgentsError, RuntimeError):
+    """A prefill session was used after `generate` or `close`; open a new one."""
+
+
+class UpstreamFailedError(FlashAgentsError):
+    """An upstream agent failed or was cancelled, and the policy is to abort what depends on it.
+
+    Attributes:
+        slot: the place of its text in the prompt.
+        error: what ended it; None where it was cancelled or aborted.
+    """
+
+    def __init__(self, slot: int, error: BaseException | None) -> None:
+        self.slot = slot
+        self.error = error
+        why = "was cancelled" if error is None else f"failed: {error}"
+        super().__init__(f"the upstream agent whose answer fills slot {slot} of this prompt {why}")
+
+
+class SeamError(FlashAgentsError, RuntimeError):
     """An upstream symbol that we hook is missing or has another shape in the installed SGLang."""
 
 
@@ -129,7 +150,9 @@ __all__ = [
     "ModelNotFoundError",
     "RequestRejectedError",
     "SeamError",
+    "SessionClosedError",
     "TemplateError",
     "ToolCallError",
     "UnsupportedFeatureError",
+    "UpstreamFailedError",
 ]

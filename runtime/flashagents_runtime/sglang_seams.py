@@ -20,6 +20,8 @@ from typing import Any
 
 from packaging.version import Version
 
+from .errors import SeamError
+
 __all__ = [
     "HOST_SEAMS",
     "SCHEDULER_SEAMS",
@@ -37,10 +39,6 @@ __all__ = [
 
 SGLANG_VERSION = "0.5.18"
 """The one release of SGLang whose internals the table describes."""
-
-
-class SeamError(RuntimeError):
-    """The installed SGLang is not the one that this project extends; the message names each misfit."""
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ growing text), `PromptForecast` and `GrowingPrompt` (what the downstream prompt 
 `PrefillSession` and `Prefiller` (its beginning kept warm), `Downstream` and `Handoff` (who feeds whom).
 """
 
+from ..errors import SessionClosedError, UpstreamFailedError
 from .chunk_sizer import ChunkSizer, PrefillCurve
 from .cut_rules import CutRules
 from .downstream import Downstream, Policy, UpstreamEnd
-from .failures import SessionClosedError, UpstreamFailedError
 from .forecast import (
     ForecastSlot,
     PromptForecast,

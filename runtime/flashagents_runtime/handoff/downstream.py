@@ -8,9 +8,9 @@ from typing import Literal
 
 import msgspec
 
+from ..errors import UpstreamFailedError
 from ..types import Delta, GenerateRequest
 from .cut_rules import CutRules
-from .failures import UpstreamFailedError
 from .forecast import PromptForecast
 from .growing_prompt import GrowingPrompt
 from .session import PrefillSession, SessionFigures

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from ..errors import FlashAgentsError
+from ..errors import FlashAgentsError, SessionClosedError
 from ..types import Delta, GenerateRequest, GenerateResult, SamplingParams
 from .chunk_sizer import ChunkSizer
 from .common_prefix import common_prefix
-from .failures import SessionClosedError
 from .intervals import Intervals
 
 if TYPE_CHECKING:
