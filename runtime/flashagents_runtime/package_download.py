@@ -6,7 +6,7 @@ the environment was made by uv and has no pip.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
 import os
 import re
 import shutil
@@ -71,8 +71,17 @@ def fetch_package(requirement: str, size: int, folder: Path, stage: str, progres
     return wheels[0] if len(wheels) == 1 else folder / "package"
 
 
+def _has_pip() -> bool:
+    """Is pip installed here? Asked of the metadata: setuptools' import hook for pip may warn."""
+    try:
+        importlib.metadata.distribution("pip")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 def _client_command(requirement: str, target: Path) -> list[str]:
-    if importlib.util.find_spec("pip") is not None:
+    if _has_pip():
         pip = [
             sys.executable,
             "-m",

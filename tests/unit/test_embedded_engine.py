@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -29,6 +30,16 @@ from flashagents_runtime.embedded import EmbeddedEngine, host_process, run_dir
 from helpers import stub_host
 
 
+def hosts() -> list[psutil.Process]:
+    """The stub hosts that this process has started; other tests may have children of their own."""
+    found = []
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if stub_host.__file__ in process.cmdline():
+                found.append(process)
+    return found
+
+
 @pytest.fixture(autouse=True)
 def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Start the stub instead of the real host; nothing of it may be left afterwards."""
@@ -42,9 +53,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield folder
     assert list(folder.iterdir()) == [], "a host's folder was left behind"
     folder.rmdir()
-    left = [
-        p.cmdline() for p in psutil.Process().children(recursive=True) if "stub_host" in " ".join(p.cmdline())
-    ]
+    left = [host.cmdline() for host in hosts()]
     assert left == [], "a host was left behind"
 
 
@@ -75,7 +84,7 @@ async def test_the_first_request_starts_the_engine() -> None:
 async def test_concurrent_starts_share_one_host() -> None:
     engine = EmbeddedEngine("ok")
     await asyncio.gather(*(engine.start() for _ in range(5)))
-    assert len(psutil.Process().children()) == 1
+    assert len(hosts()) == 1
     await engine.close()
 
 
@@ -155,7 +164,7 @@ async def test_several_waiting_calls_all_raise() -> None:
     await engine.start()
     calls = [asyncio.create_task(engine.state()) for _ in range(3)]
     await asyncio.sleep(0.1)
-    [host] = psutil.Process().children()
+    [host] = hosts()
     host.send_signal(signal.SIGKILL)
     results = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(r) for r in results] == [EngineDiedError] * 3
@@ -173,7 +182,7 @@ async def test_garbage_on_the_wire_ends_the_host() -> None:
 async def test_what_a_host_has_started_dies_with_it() -> None:
     engine = EmbeddedEngine("with-child")
     await engine.start()
-    [host] = psutil.Process().children()
+    [host] = hosts()
     [child] = host.children()
     host.kill()
     with pytest.raises(EngineDiedError):
@@ -278,7 +287,7 @@ async def test_a_host_that_ignores_the_end_is_killed(monkeypatch: pytest.MonkeyP
     engine = EmbeddedEngine("ignores-the-end")
     await engine.start()
     await engine.close()
-    assert psutil.Process().children() == []
+    assert hosts() == []
 
 
 async def test_an_unrelated_child_of_the_application_lives_on() -> None:

