@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from autogen_agentchat.agents import AssistantAgent
-from autogen_agentchat.base import TaskResult
+from autogen_agentchat.base import ChatAgent, TaskResult, Team
 from autogen_agentchat.messages import (
     BaseAgentEvent,
     BaseChatMessage,
@@ -62,7 +62,7 @@ class Turn:
 
 def build_team(client: FlashAgentsChatCompletionClient) -> RoundRobinGroupChat:
     """Four AssistantAgents that speak once each, in order."""
-    agents = [
+    agents: list[ChatAgent | Team] = [
         AssistantAgent(name, model_client=client, system_message=message, model_client_stream=True)
         for name, message in AGENTS.items()
     ]
