@@ -115,6 +115,19 @@ async def test_stop_strings_end_the_answer_before_them(
     assert last.result is not None and last.result.matched_stop == " fundamental"
 
 
+def compiler_caches(engine: EmbeddedEngine) -> list[Path]:
+    """What torch.compile leaves in the temporary folder of the engine's processes."""
+    assert engine._host is not None and engine._host._run_dir is not None
+    return list(engine._host._run_dir.path.glob("torchinductor_*"))
+
+
+async def test_penalties_need_no_compiler(real_engine: EmbeddedEngine, prompt: list[int]) -> None:
+    """SGLang would compile them with torch.compile at their first use: ten seconds, and a C++ compiler."""
+    text, _, _ = await run(real_engine, prompt, repetition_penalty=1.3, frequency_penalty=0.5)
+    assert text
+    assert compiler_caches(real_engine) == []
+
+
 async def test_logprobs_come_with_every_token(real_engine: EmbeddedEngine, prompt: list[int]) -> None:
     request = GenerateRequest(
         input_ids=prompt,

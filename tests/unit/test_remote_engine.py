@@ -69,10 +69,10 @@ async def test_it_is_an_engine_and_says_what_it_is(pair: Pair) -> None:
 
 async def test_a_server_with_the_plug_in_says_so(pair: Pair) -> None:
     kv = {"kv_total": 9, "kv_used": 1, "kv_cached": 2, "kv_free": 6, "running": 0, "waiting": 0}
-    features = {"intra_turn_cache": {"active": True}, "pins": {"active": False}}
+    features = {"intra_turn": {"active": True}, "pins": {"active": False}}
     pair.fake.plugin = {"version": "1", "features": features, "kv": kv}
     info = await pair.engine.start()
-    assert info.features == ["prefill_only", "intra_turn_cache"] and info.versions["plugin"] == "1"
+    assert info.features == ["prefill_only", "intra_turn"] and info.versions["plugin"] == "1"
     assert (await pair.engine.state()).kv_cached == 2
 
 

@@ -16,7 +16,7 @@ from .warmup_budget import WarmupBudget
 
 #: `EngineInfo.features` of servers with our plug-in.
 FEATURE_WARMUP_BUDGET = "warmup_budget"  # the scheduler keeps warm-ups within a share of its time
-FEATURE_INTRA_TURN = "intra_turn_cache"  # requests of one batch share what they have in common
+FEATURE_INTRA_TURN = "intra_turn"  # requests of one batch share what they have in common
 
 _WORTH_WAITING = 64  # tokens that another session is just computing
 

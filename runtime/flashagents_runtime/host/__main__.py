@@ -24,7 +24,7 @@ def main() -> None:
     setup, rest = _receive_setup(sock, reader)
     _die_with(setup.parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _choose_threads()
+    _settle_without_gpu()
     tempfile.tempdir = setup.run_dir
     tempfile.template = setup.token + "-"  # SGLang names its shared memory after these
 
@@ -83,14 +83,18 @@ def _die_with(parent_pid: int) -> None:
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
-def _choose_threads() -> None:
-    """Without a GPU, let torch take half of the cores; OMP_NUM_THREADS overrides.
+def _settle_without_gpu() -> None:
+    """Settings of torch for a machine without a GPU, read at its import; the user's own win.
 
-    The application and the engine's other processes need the rest: OpenMP's threads wait for each other
-    by spinning, so one core too few makes a decode step many times slower. Torch reads this at import.
+    Half of the cores: the application and the engine's other processes need the rest, and OpenMP's
+    threads wait for each other by spinning, so one core too few makes a decode step many times slower.
+
+    No torch.compile: SGLang compiles its penalties at their first use, which takes ten seconds and a
+    C++ compiler that a user may not have, for a few element-wise operations.
     """
     if not os.path.exists("/dev/nvidiactl"):
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // 2)))
+        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 
 
 def _reason(error: BaseException) -> str:
