@@ -137,6 +137,7 @@ def test_a_probe_that_crashes_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.engine
+@pytest.mark.engine  # imports SGLang: seconds, not milliseconds
 def test_the_real_installation_is_healthy() -> None:
     report = doctor.examine()
     assert report.ok, report.advice()
