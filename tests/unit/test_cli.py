@@ -91,7 +91,9 @@ def test_as_a_module() -> None:
 
 def test_an_interrupt_is_quiet() -> None:
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom flashagents_runtime import cli, model_store\n"
+        "import signal, sys, time\nfrom flashagents_runtime import cli, model_store\n"
+        # a parent that runs in the background may have left SIGINT ignored
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def resolve(name, *, progress):\n    print('ready', flush=True)\n    time.sleep(60)\n"
         "model_store.resolve_model = resolve\nsys.argv = ['flashagents', 'prepare-model']\ncli.main()\n"
     )

@@ -129,14 +129,13 @@ def test_a_probe_that_crashes_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> N
 
     def crash(command: list[str], **kwargs: object) -> object:
         return real(
-            [sys.executable, "-S", "-c", "import os,sys;sys.stderr.write('boom');os.abort()"], **kwargs
+            [sys.executable, "-S", "-c", "import os,sys;sys.stderr.write('boom\\n');os.abort()"], **kwargs
         )
 
     monkeypatch.setattr(subprocess, "run", crash)
     assert doctor.probe_in_child().error == "importing torch and SGLang ended with status -6: boom"
 
 
-@pytest.mark.engine
 @pytest.mark.engine  # imports SGLang: seconds, not milliseconds
 def test_the_real_installation_is_healthy() -> None:
     report = doctor.examine()
