@@ -14,7 +14,7 @@ from flashagents_runtime import AnswerFormat, GenerateRequest, UnsupportedFeatur
 from flashagents_runtime.chat import ChatMessage, ToolDefinition, encode_chat
 from flashagents_runtime.chat_tools import TOOL_PARSER
 
-from ._messages import to_chat, to_tools
+from ._messages import check_messages, to_chat, to_tools
 from ._model import LoadedModel
 from ._sampling import CreateArgs, parse_create_args, to_sampling
 from ._structured import chosen_tools, json_schema
@@ -100,13 +100,13 @@ def check_call(
 
     Raises:
         ValueError: an unknown or invalid argument, tool or choice; no messages.
+        TypeError: messages that are none of AutoGen's.
     """
+    check_messages(messages)
     args = parse_create_args(extra_create_args, base)
     offered = to_tools(tools)
     callable_tools, call_required = chosen_tools(offered, tool_choice, args.tool_choice)
     schema = json_schema(json_output, args.response_format)
-    if not messages:
-        raise ValueError("there are no messages to answer")
     return CheckedCall(messages, args, offered, callable_tools, call_required, json_output, schema)
 
 

@@ -32,6 +32,25 @@ def check_name(name: str, what: str) -> str:
     return name
 
 
+_MESSAGES = (SystemMessage, UserMessage, AssistantMessage, FunctionExecutionResultMessage)
+
+
+def check_messages(messages: Sequence[LLMMessage]) -> None:
+    """ValueError where there are none; TypeError where they are no AutoGen messages."""
+    if isinstance(messages, str) or not all(isinstance(message, _MESSAGES) for message in messages):
+        wrong = (
+            messages
+            if isinstance(messages, str)
+            else next(m for m in messages if not isinstance(m, _MESSAGES))
+        )
+        raise TypeError(
+            f"messages must be a list of AutoGen's messages, such as "
+            f"[UserMessage(content=..., source='user')]; found {wrong!r:.80}"
+        )
+    if not messages:
+        raise ValueError("there are no messages to answer")
+
+
 def to_chat(messages: Sequence[LLMMessage], model_info: ModelInfo) -> list[ChatMessage]:
     """The conversation in the runtime's form.
 
@@ -132,10 +151,12 @@ def _results(message: FunctionExecutionResultMessage) -> list[ChatMessage]:
 
 
 def to_tools(tools: Sequence[Tool | ToolSchema]) -> list[ToolDefinition]:
-    """Tool definitions in the runtime's form; ValueError for a bad or repeated name."""
+    """Tool definitions in the runtime's form; ValueError for a missing, bad or repeated name."""
     out: list[ToolDefinition] = []
     for tool in tools:
         schema = tool.schema if isinstance(tool, Tool) else tool
+        if "name" not in schema:
+            raise ValueError(f"a tool has no name: {dict(schema)!r:.200}; its schema needs 'name' at the top")
         parameters = dict(schema.get("parameters") or {"type": "object", "properties": {}})
         out.append(
             ToolDefinition(
@@ -151,4 +172,4 @@ def to_tools(tools: Sequence[Tool | ToolSchema]) -> list[ToolDefinition]:
     return out
 
 
-__all__ = ["check_name", "join_thought", "split_thought", "to_chat", "to_tools"]
+__all__ = ["check_messages", "check_name", "join_thought", "split_thought", "to_chat", "to_tools"]

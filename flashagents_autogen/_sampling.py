@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -92,7 +93,9 @@ def parse_create_args(args: Mapping[str, Any], base: CreateArgs | None = None) -
     unknown = sorted(set(args) - set(CreateArgs.model_fields))
     if unknown:
         known = ", ".join(CreateArgs.model_fields)
-        raise ValueError(f"unknown create argument {', '.join(map(repr, unknown))}; known are: {known}")
+        near = difflib.get_close_matches(unknown[0], CreateArgs.model_fields, 1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ValueError(f"unknown create argument {', '.join(map(repr, unknown))}{hint}; known are: {known}")
     if args.get("n") not in (None, 1):
         raise ValueError(f"n={args['n']}: a call gives one answer; call several times for several answers")
     given = {**(base.model_dump(exclude_none=True) if base is not None else {}), **args}

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import dataclasses
 import json
+import logging
+import signal
 import sys
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 
 from autogen_agentchat.agents import AssistantAgent
@@ -24,6 +27,7 @@ from autogen_agentchat.messages import (
     TextMessage,
 )
 from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_core import CancellationToken
 from rich.console import Console
 from rich.table import Table
 
@@ -119,6 +123,30 @@ def print_table(turns: list[Turn], out: Console) -> None:
     out.print(table)
 
 
+@contextlib.contextmanager
+def cancelled_by_ctrl_c() -> Iterator[CancellationToken]:
+    """A token that Ctrl-C cancels, which stops the agent that speaks.
+
+    Left to itself Ctrl-C cancels the task, and then AutoGen's team waits until its agents are done.
+    """
+    token = CancellationToken()
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        logging.getLogger("autogen_core").setLevel(logging.CRITICAL)  # it logs the cancellation as an error
+        token.cancel()
+
+    loop.add_signal_handler(signal.SIGINT, stop)
+    try:
+        yield token
+    except asyncio.CancelledError:
+        if token.is_cancelled():
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+
+
 async def plan(options: argparse.Namespace) -> None:
     """Start the engine, run the team, print, and close the engine however it ends."""
     sampling = {"temperature": 0.0} if options.seed is None else {"temperature": 0.7, "seed": options.seed}
@@ -130,7 +158,9 @@ async def plan(options: argparse.Namespace) -> None:
         with show_progress() as progress:
             info = await client.start(progress)
         out.print(f"[bold]{options.task}[/]  ({info.model.rpartition('/')[2]} on {info.device})")
-        turns = await watch(build_team(client).run_stream(task=options.task), out)
+        with cancelled_by_ctrl_c() as token:
+            stream = build_team(client).run_stream(task=options.task, cancellation_token=token)
+            turns = await watch(stream, out)
         print_table(turns, out)
         if options.json:
             rows = [

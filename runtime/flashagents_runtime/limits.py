@@ -11,7 +11,7 @@ def check_request(request: GenerateRequest, info: EngineInfo) -> None:
 
     Raises:
         RequestRejectedError: the prompt is empty.
-        ContextLengthError: the prompt leaves no room for an answer.
+        ContextLengthError: the prompt leaves no room for an answer, or not for one as long as it may be.
     """
     n = len(request.input_ids)
     if n == 0:
@@ -21,7 +21,14 @@ def check_request(request: GenerateRequest, info: EngineInfo) -> None:
         what = "model's context" if room == info.context_length else "engine's KV cache"
         raise ContextLengthError(
             f"the prompt has {n} tokens, but the {what} holds {room} (answer included): shorten the "
-            "conversation, for example with a BufferedChatCompletionContext, or give the engine more room"
+            "conversation, or give the engine more room (engine argument "
+            f"{'context_length' if room == info.context_length else 'max_total_tokens'!r})"
+        )
+    wanted = request.sampling.max_new_tokens
+    if wanted is not None and n + wanted > info.context_length:
+        raise ContextLengthError(
+            f"the prompt has {n} tokens and the answer may have {wanted} (max_tokens), but the model's "
+            f"context holds {info.context_length}: allow at most {info.context_length - n}, or set no limit"
         )
 
 

@@ -67,6 +67,11 @@ class StubHost:
         if self.mode == "die-at-start":
             log("no such weights")
             sys.exit(3)
+        if self.mode == "die-of-an-exception":
+            log("Ignore import error when loading x: No module named 'y'")
+            log("Traceback (most recent call last):")
+            log("ValueError: the pool is too small")
+            os.kill(os.getpid(), signal.SIGKILL)
         if self.mode == "never-ready":
             self.send(wire.Progressed(Progress("Thinking about it", 0.4)))
             time.sleep(600)

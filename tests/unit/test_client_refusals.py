@@ -33,6 +33,20 @@ async def test_no_messages() -> None:
         await client.create([])
 
 
+@pytest.mark.parametrize("messages", ["hello", ["hello"], [{"role": "user", "content": "hello"}]])
+async def test_messages_that_are_none_of_autogens(messages: Any) -> None:
+    client, engine = scripted("a")
+    with pytest.raises(TypeError, match="list of AutoGen's messages"):
+        await client.create(messages)
+    assert engine.info is None, "nothing was started for it"
+
+
+async def test_a_tool_without_a_name() -> None:
+    client, _ = scripted("a")
+    with pytest.raises(ValueError, match="a tool has no name"):
+        await client.create([user()], tools=[{"parameters": {}}])  # type: ignore[typeddict-item]
+
+
 async def test_an_image_without_vision() -> None:
     client, _ = scripted("a")
     with pytest.raises(UnsupportedFeatureError, match="vision"):
@@ -54,7 +68,7 @@ async def test_system_messages_apart_where_the_model_is_said_to_take_one() -> No
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ({"tempratur": 1}, "unknown create argument 'tempratur'"),
+        ({"tempratur": 1}, r"unknown create argument 'tempratur' \(did you mean 'temperature'\?\)"),
         ({"n": 2}, "n=2"),
         ({"temperature": -1}, "temperature=-1"),
         ({"top_p": 0}, "top_p=0"),

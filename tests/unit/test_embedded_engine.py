@@ -131,7 +131,11 @@ async def test_progress_is_reported_and_a_failing_display_is_dropped() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "words"),
-    [("refuse", "not to my taste"), ("die-at-start", "exit status 3")],
+    [
+        ("refuse", "not to my taste"),
+        ("die-at-start", "exit status 3"),
+        ("die-of-an-exception", r"did not start: ValueError: the pool is too small\n"),
+    ],
 )
 async def test_a_host_that_does_not_come_up(mode: str, words: str) -> None:
     engine = EmbeddedEngine(mode)
@@ -246,6 +250,8 @@ async def test_prompts_that_cannot_fit_are_refused_here() -> None:
         with pytest.raises(ContextLengthError, match=r"1200 tokens.*holds 1000"):
             async for _ in engine.generate(GenerateRequest(input_ids=[1] * 1200)):
                 pass
+        with pytest.raises(ContextLengthError, match=r"at most 997"):
+            await text_of(engine, 998)
         with pytest.raises(RequestRejectedError, match="empty"):
             async for _ in engine.generate(GenerateRequest(input_ids=[])):
                 pass

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 
 from ..types import Progress
 
@@ -21,6 +22,22 @@ _STAGES = (
 def stage_of(line: str) -> Progress | None:
     """The stage of a start that a log line announces, if any."""
     return next((stage for mark, stage in _STAGES if mark in line), None)
+
+
+# What SGLang says at every start on a machine that lacks something it does not need here.
+_NOISE = ("Ignore import error when loading", "UserWarning: Only ", "UserWarning: Triton is not supported")
+_EXCEPTION = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception): .+")
+
+
+def is_noise(line: str) -> bool:
+    """Whether a log line tells nothing to who reads why an engine ended."""
+    return any(mark in line for mark in _NOISE) or line.lstrip().startswith("warnings.warn(")
+
+
+def last_exception(lines: Iterable[str]) -> str | None:
+    """The last line that ends a traceback, as in "ValueError: too small"."""
+    found = [line.strip() for line in lines if _EXCEPTION.fullmatch(line.strip())]
+    return found[-1] if found else None
 
 
 class LogPipe(asyncio.Protocol):
@@ -63,4 +80,4 @@ class LogPipe(asyncio.Protocol):
             self._transport.close()
 
 
-__all__ = ["LogPipe", "stage_of"]
+__all__ = ["LogPipe", "is_noise", "last_exception", "stage_of"]

@@ -20,7 +20,7 @@ from typing import Any
 from .. import wire
 from ..errors import EngineClosedError, EngineDiedError, EngineError, EngineStartError, RequestRejectedError
 from ..types import Delta, EngineInfo, GenerateRequest, Progress
-from .host_log import LogPipe, stage_of
+from .host_log import LogPipe, is_noise, last_exception, stage_of
 from .run_dir import RunDir, make_run_dir
 from .stream import Stream, deliver
 
@@ -114,7 +114,8 @@ class HostProcess(asyncio.Protocol):
         )
 
     def _on_log_line(self, line: str) -> None:
-        self._log.append(line)
+        if not is_noise(line):
+            self._log.append(line)
         logger.debug("%s", line)
         stage = stage_of(line)
         if stage is not None and not self._ready.done():
@@ -247,7 +248,7 @@ class HostProcess(asyncio.Protocol):
         if self._run_dir is not None:
             self._run_dir.remove()  # before anyone hears of the end: nothing is left by then
         self._error = self._reason(code)
-        logger.log(logging.INFO if self._closing else logging.ERROR, "engine %s ended: %s", self._model, code)
+        logger.info("engine %s ended: %s", self._model, code)  # who waits for it is told by an exception
         streams, self._streams = self._streams, {}
         deliver([(stream, copy.copy(self._error)) for stream in streams.values()])
         for future in [*self._calls.values(), self._ready]:
@@ -264,7 +265,9 @@ class HostProcess(asyncio.Protocol):
         if not self._ready.done():
             if self._refusal is not None:
                 return EngineStartError(f"the engine for {self._model} did not start: {self._refusal}", log)
-            return EngineStartError(f"the engine for {self._model} did not start ({how})", log)
+            cause = last_exception(log)
+            because = f": {cause}" if cause is not None else f" ({how})"
+            return EngineStartError(f"the engine for {self._model} did not start{because}", log)
         return EngineDiedError(
             f"the engine for {self._model} died ({how}); requests that were running are lost. "
             "The next call starts a new engine",

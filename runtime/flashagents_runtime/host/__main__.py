@@ -39,7 +39,8 @@ def main() -> None:
 
         engine = build_engine(setup.model, setup.engine_args, setup.token, report)
     except BaseException as e:
-        traceback.print_exc()
+        if type(e).__name__ != "BadArgumentError":  # its module may be what failed to import
+            traceback.print_exc()
         sock.sendall(wire.encode(wire.Refused(_reason(e))))
         _end(1)
         raise

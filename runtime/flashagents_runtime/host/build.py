@@ -42,13 +42,17 @@ def default_args(cuda: bool) -> dict[str, Any]:
     return {**_COMMON_ARGS, **({} if cuda else _CPU_ARGS)}
 
 
+class BadArgumentError(ValueError):
+    """An engine argument is at fault; the message says all there is to say, a traceback adds nothing."""
+
+
 def build_engine(
     model: str, user_args: dict[str, Any], token: str, report: Callable[[str, float], None]
 ) -> Any:
     """Start SGLang's engine: returns `sglang.srt.entrypoints.engine.Engine`, ready to serve.
 
     The names of all its shared memory will contain `token`, so that whoever survives it can remove them.
-    Raises ValueError for an argument that SGLang does not know, and whatever SGLang raises.
+    Raises BadArgumentError for an argument that SGLang does not know, and whatever SGLang raises.
     """
     import torch
 
@@ -58,7 +62,7 @@ def build_engine(
     args = {**default_args(torch.cuda.is_available()), **user_args}
     _check_names(args, engine_class.server_args_class)
     if args.get("incremental_streaming_output") is not True:
-        raise ValueError("incremental_streaming_output=False cannot be had: the client takes deltas")
+        raise BadArgumentError("incremental_streaming_output=False cannot be had: the client takes deltas")
     if not torch.cuda.is_available() and os.environ.get("FLASHAGENTS_START_METHOD", "fork") == "fork":
         _fork_children()
     _name_shared_memory(token)
@@ -68,7 +72,11 @@ def build_engine(
         run_scheduler_process_func = staticmethod(run_scheduler_process)
         run_detokenizer_process_func = staticmethod(run_detokenizer_process)
 
-    return HostedEngine(model_path=model, **args)
+    try:
+        return HostedEngine(model_path=model, **args)
+    except (TypeError, ValueError) as e:
+        given = f" (engine arguments given: {', '.join(sorted(user_args))})" if user_args else ""
+        raise type(e)(f"{e}{given}") from e
 
 
 def _fork_children() -> None:
@@ -107,4 +115,4 @@ def _check_names(args: dict[str, Any], server_args_class: Any) -> None:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"SGLang {seams.SGLANG_VERSION} has no engine argument {name!r}{hint}")
+            raise BadArgumentError(f"SGLang {seams.SGLANG_VERSION} has no engine argument {name!r}{hint}")
