@@ -11,9 +11,9 @@ Importing this module imports no SGLang; `symbol()`, `check()` and `installed_ve
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.metadata
 import inspect
-import pkgutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +38,8 @@ __all__ = [
 ]
 
 SGLANG_VERSION = "0.5.18"
+IMPORT_FAILS = "SGLang is installed and cannot be imported"
+"""Marks the line of `check` about an SGLang that a missing driver, say, keeps from being imported."""
 """The one release of SGLang whose internals the table describes."""
 
 
@@ -399,7 +401,7 @@ def symbol(target: str) -> Any:
     """
     if target not in _by_target():
         raise KeyError(f"{target} is not listed in SEAMS")
-    return pkgutil.resolve_name(target)
+    return _resolve(target)
 
 
 @functools.cache
@@ -413,7 +415,17 @@ def check(seams: Iterable[Seam] = SEAMS) -> list[str]:
         require_version()
     except SeamError as e:
         return [str(e)]
-    return [line for seam in seams for line in _misfits(seam)]
+    lines: list[str] = []
+    broken: dict[str, list[str]] = {}
+    for seam in seams:
+        try:
+            lines += _misfits(seam)
+        except _ImportFailsError as e:  # one cause, such as a missing driver, takes many rows with it
+            broken.setdefault(str(e), []).append(seam.target)
+    for cause, targets in broken.items():
+        more = f" and {len(targets) - 1} more" if len(targets) > 1 else ""
+        lines.append(f"{targets[0]}{more}: {IMPORT_FAILS}: {cause}")
+    return lines
 
 
 def require(seams: Iterable[Seam] = SEAMS) -> None:
@@ -423,9 +435,34 @@ def require(seams: Iterable[Seam] = SEAMS) -> None:
         raise SeamError("this SGLang does not fit:\n  " + "\n  ".join(lines))
 
 
+class _ImportFailsError(ImportError):
+    """A module is there and fails as it is imported."""
+
+
+def _resolve(target: str) -> Any:
+    """As `pkgutil.resolve_name`, which takes a module that fails to import for one that is not there."""
+    first, *rest = target.split(".")
+    found: Any = importlib.import_module(first)
+    path = first
+    for name in rest:
+        path = f"{path}.{name}"
+        if inspect.ismodule(found) and not hasattr(found, name):
+            try:
+                importlib.import_module(path)
+            except ModuleNotFoundError as e:
+                if e.name != path and not path.startswith(f"{e.name}."):
+                    raise _ImportFailsError(f"{type(e).__name__}: {e}") from e
+            except Exception as e:
+                raise _ImportFailsError(f"{type(e).__name__}: {e}") from e
+        found = getattr(found, name)
+    return found
+
+
 def _misfits(seam: Seam) -> Iterator[str]:
     try:
-        obj = pkgutil.resolve_name(seam.target)
+        obj = _resolve(seam.target)
+    except _ImportFailsError:
+        raise
     except (ImportError, AttributeError) as e:
         yield f"{seam.target}: not found ({e})"
         return

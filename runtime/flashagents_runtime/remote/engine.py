@@ -91,7 +91,16 @@ class RemoteEngine:
         check_request(request, await self.start())
         answer = RemoteAnswer(self._server, request, self._tool_parser, self._reasoning_parser)
         increments = None if self._incremental else Increments()
-        async with self._server.open("POST", "/generate", request_fields(answer.request)) as response:
+
+        async def give_up() -> None:
+            # Before the connection closes: a server forgets a request whose client has gone, and then
+            # ignores its abort, but its scheduler goes on to generate.
+            with contextlib.suppress(EngineError, TimeoutError):
+                async with asyncio.timeout(_ABORT_SECONDS):
+                    await self._post_abort(request.rid)
+
+        fields = request_fields(answer.request)
+        async with self._server.open("POST", "/generate", fields, on_leave=give_up) as response:
             left = True
             try:
                 async for out in _events(response, self._server.url):
@@ -108,11 +117,7 @@ class RemoteEngine:
             finally:
                 self._aborting.discard(request.rid)
                 if left:
-                    # Before the connection closes: a server forgets a request whose client has gone, and
-                    # then ignores its abort, but its scheduler goes on to generate.
-                    with contextlib.suppress(EngineError, TimeoutError):
-                        async with asyncio.timeout(_ABORT_SECONDS):
-                            await self._post_abort(request.rid)
+                    await give_up()
 
     async def abort(self, rid: str) -> None:
         """See `Engine.abort`."""

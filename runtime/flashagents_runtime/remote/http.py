@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ssl
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
 import aiohttp
@@ -61,11 +61,17 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def open(
-        self, method: str, path: str, body: dict[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        on_leave: Callable[[], Awaitable[None]] | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """A response whose status is 200.
 
         Tried again where the server could not be reached or was overloaded: nothing was generated then.
+        A caller that is cancelled before the response begins has `on_leave` awaited while the connection is
+        still open.
 
         Raises:
             RequestRejectedError: the server refused the request (4xx).
@@ -75,7 +81,7 @@ class Server:
         for attempt in range(_TRIES):
             last = attempt == _TRIES - 1
             try:
-                response = await self._session().request(method, self.url + path, json=body)
+                response = await _left(self._session().request(method, self.url + path, json=body), on_leave)
             except aiohttp.SocketTimeoutError as e:  # it has the request, and may be at work on it
                 raise EngineDiedError(f"the server {self.url} is silent: {e}") from e
             except aiohttp.ClientConnectionError as e:
@@ -123,3 +129,23 @@ async def _refusal(url: str, response: aiohttp.ClientResponse) -> EngineError:
 
 
 __all__ = ["Server"]
+
+
+async def _left(
+    request: Coroutine[Any, Any, aiohttp.ClientResponse], on_leave: Callable[[], Awaitable[None]] | None
+) -> aiohttp.ClientResponse:
+    """Await a request in a task of its own, which outlives a cancellation by what `on_leave` takes."""
+    if on_leave is None:
+        return await request
+    task = asyncio.ensure_future(request)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        try:
+            await on_leave()
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled() and task.exception() is None:
+                task.result().close()
+        raise
