@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from typing import Any
 
 from .. import sglang_seams as seams
@@ -43,6 +44,49 @@ def cache_class() -> Any:
             self.protected_size_ += len(key)
             self._record_store_event(node)
             return node
+
+        def cache_unfinished_req(self, req: Any, chunked: bool = False) -> None:
+            """As stock; where the tree has all of the request already, without walking it twice."""
+            n = req.extend_range.end
+            if not self._in_tree(req, n):
+                super().cache_unfinished_req(req, chunked)
+                return
+            self._touch(req, chunked)
+            row = self.req_to_token_pool.req_to_token[req.req_pool_idx, :n]
+            req.prefix_indices = row.to(dtype=req.prefix_indices.dtype, copy=True)
+
+        def cache_finished_req(self, req: Any, is_insert: bool = True, *, kv_len_to_handle: int) -> None:
+            """As stock; where the tree has all of the request already, without inserting it again."""
+            n = min(kv_len_to_handle, len(req.origin_input_ids) + len(req.output_ids))
+            if not is_insert or self.disable_finished_insert or not self._in_tree(req, n):
+                super().cache_finished_req(req, is_insert, kv_len_to_handle=kv_len_to_handle)
+                return
+            self._touch(req, False)
+            start = req.cache_protected_len
+            if start < n:  # less than a page
+                tail = self.req_to_token_pool.req_to_token[req.req_pool_idx, start:n]
+                self.token_to_kv_pool_allocator.free_segment(tail, start_pos=start)
+            self.dec_lock_ref(req.last_node)
+
+        def _in_tree(self, req: Any, n: int) -> bool:
+            """Whether the whole pages of the first `n` tokens are the path to `req.last_node`.
+
+            So it is where publishing made `cache_protected_len` the end of them. Inserting them again would
+            change nothing but what `_touch` does.
+            """
+            if self.disable or self.is_eagle or req.last_node is None:
+                return False
+            return n > 0 and req.cache_protected_len == n // self.page_size * self.page_size
+
+        def _touch(self, req: Any, chunked: bool) -> None:
+            """What `_insert_helper` does to the nodes that it passes."""
+            now, priority, node = time.monotonic(), req.priority or 0, req.last_node
+            while node is not None:
+                node.last_access_time = now
+                node.priority = max(node.priority, priority)
+                if node is not self.root_node:
+                    self._inc_hit_count(node, chunked)
+                node = node.parent
 
     return FlashAgentsRadixCache
 
