@@ -102,7 +102,12 @@ def probe_in_child(tell: Callable[[str], None] = lambda stage: None, *, quick: b
             errors="replace",
         ) as child:
             late = threading.Event()
-            timer = threading.Timer(PROBE_SECONDS, lambda: (late.set(), child.kill()))
+
+            def give_up() -> None:
+                late.set()
+                child.kill()
+
+            timer = threading.Timer(PROBE_SECONDS, give_up)
             timer.start()
             try:
                 assert child.stdout is not None
