@@ -117,7 +117,9 @@ def _one_class(json_output: bool | type[BaseModel] | None, extra: Mapping[str, A
         for name in ("response_format", "format"):
             value = extra.get(name)
             if isinstance(value, type) or (name == "format" and value is not None):
-                raise ValueError(f"json_output and {name} both say what the answer looks like: use json_output")
+                raise ValueError(
+                    f"json_output and {name} both say what the answer looks like: use json_output"
+                )
 
 
 __all__ = ["Call", "CheckedCall", "ToolChoice", "check_call"]
