@@ -60,3 +60,23 @@ def test_it_runs(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
         asyncio.run(result)
     if "asyncio.run(main())" in source:
         assert len(engines) == 1 and len(engines[0].requests) == 1
+
+
+def names_in(file: str) -> set[str]:
+    tree = ast.parse((ROOT / "tests" / "unit" / file).read_text())
+    functions = ast.FunctionDef | ast.AsyncFunctionDef
+    return {node.name for node in tree.body if isinstance(node, functions) and node.name.startswith("test_")}
+
+
+def test_every_test_that_the_clients_page_names_is_there() -> None:
+    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", (ROOT / "docs" / "client.md").read_text())
+    assert len(named) > 60
+    missing = [f"{file}::{name}" for file, name in named if name not in names_in(file)]
+    assert missing == []
+
+
+def test_every_test_of_the_contract_is_on_the_clients_page() -> None:
+    named = set(
+        re.findall(r"`test_client_contract\.py::(test_\w+)`", (ROOT / "docs" / "client.md").read_text())
+    )
+    assert named == names_in("test_client_contract.py")
