@@ -98,6 +98,8 @@ class AnswerFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         parallel_tool_calls: False allows one call at most.
         tool_parser: SGLang's name of the function-call parser; None is the model's own.
         compact_json: the answer of a `json_schema` has no white space and its fields in the schema's order.
+        prompt_end: the last words of the prompt, special tokens included: they say whether the answer
+            begins inside a thought, or whether there is to be none.
     """
 
     tools: list[ToolDefinition] = []
@@ -105,6 +107,7 @@ class AnswerFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     parallel_tool_calls: bool = True
     tool_parser: str | None = None
     compact_json: bool = False
+    prompt_end: str = ""
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
