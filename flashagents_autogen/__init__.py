@@ -1,7 +1,10 @@
 """An AutoGen model client on an embedded SGLang engine.
 
-Importing it imports no SGLang and no torch.
+`install()` lets the agents of AutoGen's teams overlap. Importing it imports no SGLang and no torch, and
+AutoGen's teams only once they are asked for.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from flashagents_runtime import __version__
 
@@ -10,10 +13,29 @@ from ._config import FlashAgentsClientConfig
 from ._sampling import CreateArgs
 from ._usage import FlashRequestUsage
 
+if TYPE_CHECKING:
+    from .groupchat import FlashGroupChatRuntime, GroupChatPolicy, current_runtime, install, uninstall
+
+_GROUP_CHAT = ("FlashGroupChatRuntime", "GroupChatPolicy", "current_runtime", "install", "uninstall")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _GROUP_CHAT:
+        from . import groupchat
+
+        return getattr(groupchat, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "CreateArgs",
     "FlashAgentsChatCompletionClient",
     "FlashAgentsClientConfig",
+    "FlashGroupChatRuntime",
     "FlashRequestUsage",
+    "GroupChatPolicy",
     "__version__",
+    "current_runtime",
+    "install",
+    "uninstall",
 ]
