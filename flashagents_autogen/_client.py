@@ -42,6 +42,7 @@ from ._config import FlashAgentsClientConfig, without_secrets
 from ._events import log_call, log_stream_end, log_stream_start
 from ._messages import to_chat, to_tools
 from ._model import ModelSource
+from ._prompt_side import PromptSide
 from ._sampling import CreateArgs, parse_create_args
 from ._side_channel import open_tap
 from ._usage import FlashRequestUsage, add_usage
@@ -253,6 +254,15 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
                 except StopAsyncIteration:
                     return
                 yield delta
+
+    def _prompt_side(self) -> PromptSide | None:
+        """How prompts are made here, for the group-chat runtime; None before the model is loaded."""
+        model = self._source.loaded
+        if model is None or self._closed:
+            return None
+        return PromptSide(
+            self._engine, model.tokenizer, self.model_info, self._create_args, self._lora, self._cache_salt
+        )
 
     @contextlib.contextmanager
     def _account(self, call: Call, messages: Sequence[LLMMessage], streaming: bool) -> Iterator[Account]:

@@ -44,6 +44,11 @@ def follower_of(team: Any) -> RunFollower | None:
     return _attached.get(team, _everywhere)
 
 
+def original_of(method: Any) -> Any:
+    """AutoGen's own method behind a hooked one, or the method itself."""
+    return getattr(method, _MARK, method)
+
+
 def hook_team(team: Any, follower: RunFollower) -> None:
     """Follow one team; a later call replaces the follower."""
     _attached[team] = follower
@@ -119,6 +124,7 @@ __all__ = [
     "follower_of",
     "hook_everywhere",
     "hook_team",
+    "original_of",
     "unhook_everywhere",
     "unhook_team",
 ]
