@@ -66,6 +66,10 @@ class Listener(Protocol):
         """A call is about to be sent; None where it is of no interest."""
         ...
 
+    def on_stranger(self, call: ClientCall) -> Tap | None:
+        """A call that no listener knows is about to be sent; None where it is of no interest either."""
+        ...
+
 
 _listeners: tuple[Listener, ...] = ()
 
@@ -87,9 +91,12 @@ def open_tap(
     client: FlashAgentsChatCompletionClient, messages: Sequence[LLMMessage], call: Call
 ) -> Tap | None:
     """Ask the listeners; one that raises is logged and passed over."""
-    for listener in _listeners:
+    if not _listeners:
+        return None
+    told = ClientCall(client, messages, call)
+    for ask in (*(each.on_call for each in _listeners), *(each.on_stranger for each in _listeners)):
         try:
-            tap = listener.on_call(ClientCall(client, messages, call))
+            tap = ask(told)
         except Exception:
             _log.exception("a listener of the model client failed; the call goes on without it")
             continue

@@ -75,11 +75,12 @@ def speaking_agent(participant: Any) -> Any:
 
 
 def task_runners(agent: Any) -> Iterator[TaskRunnerTool]:
-    """Tools of an agent that run another agent or a team."""
-    for workbench in getattr(agent, "_workbench", ()):
-        for tool in getattr(workbench, "_tools", ()):
-            if isinstance(tool, TaskRunnerTool):
-                yield tool
+    """Tools of an agent that run another agent or a team; none of an agent that does not let us look."""
+    try:
+        tools = [tool for workbench in agent._workbench for tool in getattr(workbench, "_tools", ())]
+    except Exception:
+        return
+    yield from (tool for tool in tools if isinstance(tool, TaskRunnerTool))
 
 
 def inner_team(agent: Any) -> BaseGroupChat | None:

@@ -94,7 +94,7 @@ class FlashGroupChatRuntime:
         """
         if not isinstance(team, BaseGroupChat):
             raise TypeError(f"attach takes an AutoGen team, not {type(team).__name__}; for agents see link()")
-        self.start()
+        _side_channel.listen(self, first=True)  # before one that listens to everybody
         for each in teams_within(team):
             self._teams.add(each)
             hooks.hook_team(each, self)
@@ -220,8 +220,7 @@ class FlashGroupChatRuntime:
         """See `_side_channel.Listener`."""
         speaker = self._speakers.who(call, self._free)
         if speaker is None or (speaker.scope.team is None and speaker.role == "member"):
-            known = [p for p in self.engines.known() if p.engine is call.client.engine]
-            return PlainTap(known[0]) if known else None
+            return None
         scope = speaker.scope
         turn = Turn(scope.name, speaker.seat or speaker.name, scope.last)
         expected = self.expectations.take(speaker.key, call)
@@ -232,6 +231,11 @@ class FlashGroupChatRuntime:
         except Exception as error:
             self.stumbled(scope, speaker.name, error)
         return tap
+
+    def on_stranger(self, call: ClientCall) -> Tap | None:
+        """See `_side_channel.Listener`."""
+        known = [p for p in self.engines.known() if p.engine is call.client.engine]
+        return PlainTap(known[0]) if known else None
 
     def _started(self, tap: CallTap) -> None:
         speaker, scope = tap.speaker, tap.speaker.scope

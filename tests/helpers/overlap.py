@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any
+from unittest.mock import patch
 
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.base import TaskResult
@@ -13,6 +16,7 @@ from autogen_agentchat.messages import BaseChatMessage
 
 from flashagents_autogen import FlashAgentsChatCompletionClient, FlashGroupChatRuntime, GroupChatPolicy
 from flashagents_runtime import ScriptedEngine
+from flashagents_runtime.chat import ToolCall
 from flashagents_runtime.scripted import Reply, ScriptItem
 
 #: Small chunks at once, as scripted answers are short and no decode is disturbed.
@@ -22,6 +26,19 @@ EAGER = GroupChatPolicy(chunk_size=16, share=1.0)
 def words(text: str) -> Reply:
     """An answer that comes word by word."""
     return Reply(text=[word + " " for word in text.split(" ")])
+
+
+def call(name: str, text: str = "", *, thought: str = "", **args: Any) -> Reply:
+    """An answer that calls a tool: the call is in the tokens, not in the text."""
+    raw = f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(args)}}}\n</tool_call>'
+    said = [word + " " for word in text.split()]
+    pieces = [raw[i : i + 5] for i in range(0, len(raw), 5)]
+    return Reply(
+        text=[*said, *([""] * len(pieces))],
+        token_ids=[*(list(w.encode()) for w in said), *(list(p.encode()) for p in pieces)],
+        tool_calls=[ToolCall(name=name, arguments=json.dumps(args))],
+        thought=thought,
+    )
 
 
 def client_on(*script: ScriptItem, context: int = 1 << 20, **args: Any) -> FlashAgentsChatCompletionClient:
@@ -66,6 +83,12 @@ def chunks(engine: ScriptedEngine) -> int:
     return sum(r.sampling.max_new_tokens == 0 for r in engine.requests)
 
 
+def counted_ids() -> Any:
+    """Tool calls are numbered instead of named at random."""
+    numbers = count()
+    return patch("flashagents_autogen._answer._new_id", lambda: f"call{next(numbers):05d}")
+
+
 Team = Callable[[FlashAgentsChatCompletionClient], Any]
 
 
@@ -79,12 +102,14 @@ async def both(
     """Run a team without and with the overlap: its messages and its prompts have to be the same."""
     plain = client_on(*script)
     team = make(plain)
-    stock = [shown(await team.run(task=task)) for _ in range(runs)]
+    with counted_ids():
+        stock = [shown(await team.run(task=task)) for _ in range(runs)]
 
     client = client_on(*script)
     team = make(client)
     async with overlapping(team, policy) as runtime:
-        flash = [shown(await team.run(task=task)) for _ in range(runs)]
+        with counted_ids():
+            flash = [shown(await team.run(task=task)) for _ in range(runs)]
     assert flash == stock
     assert prompts(client.engine) == prompts(plain.engine)  # type: ignore[arg-type]
     assert chunks(plain.engine) == 0  # type: ignore[arg-type]
