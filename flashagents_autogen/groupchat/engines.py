@@ -19,7 +19,10 @@ async def rules_of(tokenizer: ChatTokenizer) -> CutRules:
     """The seams of a tokenizer; worked out once, beside the event loop."""
     rules = _rules.get(tokenizer)
     if rules is None:
-        rules = _rules[tokenizer] = await asyncio.to_thread(CutRules, tokenizer)
+        # Of a vocabulary it may take half a second; without one there is nothing to work out.
+        slow = hasattr(tokenizer, "backend_tokenizer")
+        rules = await asyncio.to_thread(CutRules, tokenizer) if slow else CutRules(tokenizer)
+        _rules[tokenizer] = rules
     return rules
 
 

@@ -48,6 +48,12 @@ def unread(team: BaseGroupChat, name: str) -> list[BaseChatMessage]:
     return [] if container is None else list(container._message_buffer)
 
 
+def heard(team: BaseGroupChat, name: str, messages: list[BaseChatMessage]) -> list[BaseChatMessage]:
+    """What a participant is given of these messages, in order: all of it, but where its team sorts them."""
+    hears = getattr(_instance(team, topic_of(team, name)), "hears", None)
+    return list(hears(messages)) if callable(hears) else messages
+
+
 def participant_of(team: BaseGroupChat, name: str) -> Any:
     """A participant by its name; None where there is none."""
     return next((p for p in team._participants if p.name == name), None)
@@ -164,6 +170,7 @@ __all__ = [
     "agents_within",
     "ends_after_this_turn",
     "handler",
+    "heard",
     "inner_team",
     "is_assistant",
     "manager_of",

@@ -27,6 +27,7 @@ from .manager_prompts import guess_ledger, guess_selector, guess_society
 from .members import (
     agents_within,
     ends_after_this_turn,
+    heard,
     inner_team,
     is_assistant,
     manager_of,
@@ -150,7 +151,8 @@ class Planner:
             tail = [*others, *(s.message(slot) for slot, s in enumerate(kept))]
             sources = kept
         participant = participant_of(scope.team, nxt.name)
-        yield from self.entries(participant, [*waiting, *tail], sources, known=nxt.known, certain=nxt.certain)
+        reads = heard(scope.team, nxt.name, [*waiting, *tail])
+        yield from self.entries(participant, reads, sources, known=nxt.known, certain=nxt.certain)
 
     def entries(
         self,
