@@ -1,0 +1,28 @@
+"""AutoGen's teams, overlapping, mended, and parallel where asked for; docs/teams.md has the details."""
+
+from ._fixes import TeamFixes
+from ._graph import FlashGraphFlow
+from ._map_reduce import FlashMapReduce, map_reduce_graph
+from ._run import AgentTurn
+from ._sequential import (
+    FlashMagenticOneGroupChat,
+    FlashRoundRobinGroupChat,
+    FlashSelectorGroupChat,
+    FlashSwarm,
+)
+from ._shape import AutoGenShapeError
+from ._team import FlashTeam
+
+__all__ = [
+    "AgentTurn",
+    "AutoGenShapeError",
+    "FlashGraphFlow",
+    "FlashMagenticOneGroupChat",
+    "FlashMapReduce",
+    "FlashRoundRobinGroupChat",
+    "FlashSelectorGroupChat",
+    "FlashSwarm",
+    "FlashTeam",
+    "TeamFixes",
+    "map_reduce_graph",
+]
