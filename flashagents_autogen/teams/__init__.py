@@ -1,5 +1,6 @@
 """AutoGen's teams, overlapping, mended, and parallel where asked for; docs/teams.md has the details."""
 
+from . import _shapes  # noqa: F401  (first of all: the modules below rely on what it checks)
 from ._fixes import TeamFixes
 from ._graph import FlashGraphFlow
 from ._map_reduce import FlashMapReduce, map_reduce_graph
@@ -10,12 +11,10 @@ from ._sequential import (
     FlashSelectorGroupChat,
     FlashSwarm,
 )
-from ._shape import AutoGenShapeError
 from ._team import FlashTeam
 
 __all__ = [
     "AgentTurn",
-    "AutoGenShapeError",
     "FlashGraphFlow",
     "FlashMagenticOneGroupChat",
     "FlashMapReduce",

@@ -16,18 +16,9 @@ from autogen_agentchat.teams._group_chat._events import (
 from autogen_core import DefaultTopicId, MessageContext, event, trace_invoke_agent_span
 
 from ._run import CutRegion, TeamRun
-from ._shape import check_attributes, check_parameters
 
 if TYPE_CHECKING:
     from ._team import FlashTeam
-
-check_parameters(
-    ChatAgentContainer.__init__, "parent_topic_type", "output_topic_type", "agent", "message_factory"
-)
-check_attributes(
-    ChatAgentContainer,
-    *("_agent", "_message_buffer", "_parent_topic_type", "_log_message", "_buffer_message"),
-)
 
 
 class FlashContainer(ChatAgentContainer):

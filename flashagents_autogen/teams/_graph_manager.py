@@ -17,18 +17,10 @@ from autogen_agentchat.teams._group_chat._events import (
 from autogen_agentchat.teams._group_chat._graph._digraph_group_chat import GraphFlowManager
 from autogen_core import MessageContext, event
 
-from ._manager import BASE_PARAMETERS, FlashManager, delta_of
-from ._shape import check_attributes, check_parameters
+from ._manager import FlashManager, delta_of
 
 if TYPE_CHECKING:
     from ._graph import FlashGraphFlow
-
-check_parameters(GraphFlowManager.__init__, *BASE_PARAMETERS, "graph")
-check_attributes(
-    GraphFlowManager,
-    *("_graph", "_ready", "_remaining", "_enqueued_any", "_activation", "_triggered_activation_groups"),
-    *("_reset_execution_state", "_apply_termination_condition", "select_speaker"),
-)
 
 
 class FlashGraphFlowManager(FlashManager, GraphFlowManager):

@@ -10,24 +10,8 @@ from autogen_agentchat.teams._group_chat._base_group_chat_manager import BaseGro
 from autogen_agentchat.teams._group_chat._events import GroupChatAgentResponse, GroupChatTeamResponse
 from autogen_core import CancellationToken, MessageContext, event
 
-from ._shape import check_attributes, check_parameters
-
 if TYPE_CHECKING:
     from ._team import FlashTeam
-
-BASE_PARAMETERS = (
-    *("name", "group_topic_type", "output_topic_type", "participant_topic_types", "participant_names"),
-    *("participant_descriptions", "output_message_queue", "termination_condition", "max_turns"),
-    "message_factory",
-)
-check_parameters(BaseGroupChatManager.__init__, *BASE_PARAMETERS, "emit_team_events")
-check_parameters(BaseGroupChatManager._transition_to_next_speakers, "cancellation_token")
-check_parameters(BaseGroupChatManager._apply_termination_condition, "delta", "increment_turn_count")
-check_attributes(
-    BaseGroupChatManager,
-    *("_active_speakers", "_current_turn", "_message_thread", "_termination_condition"),
-    *("_signal_termination_with_error", "update_message_thread", "handle_agent_response"),
-)
 
 
 def delta_of(
@@ -50,7 +34,6 @@ class FlashManager(BaseGroupChatManager):
         self._team = flash_team
         self._before_selection: dict[str, Any] | None = None
         self._said: list[BaseAgentEvent | BaseChatMessage] = []
-        check_attributes(type(self), *self.selection)
 
     @event
     async def handle_agent_response(  # type: ignore[override]
@@ -102,4 +85,4 @@ class FlashManager(BaseGroupChatManager):
             await self._termination_condition.reset()
 
 
-__all__ = ["BASE_PARAMETERS", "FlashManager", "delta_of"]
+__all__ = ["FlashManager", "delta_of"]

@@ -23,26 +23,8 @@ from autogen_agentchat.teams._group_chat._selector_group_chat import (
 from autogen_agentchat.teams._group_chat._swarm_group_chat import SwarmConfig, SwarmGroupChatManager
 from autogen_core import CancellationToken, MessageContext, rpc
 
-from ._manager import BASE_PARAMETERS, FlashManager
-from ._shape import check_attributes, check_parameters
+from ._manager import FlashManager
 from ._team import FlashTeam, FlashTeamConfig
-
-check_parameters(RoundRobinGroupChatManager.__init__, *BASE_PARAMETERS, "emit_team_events")
-check_parameters(SwarmGroupChatManager.__init__, *BASE_PARAMETERS, "emit_team_events")
-check_parameters(
-    SelectorGroupChatManager.__init__,
-    *(*BASE_PARAMETERS, "model_client", "selector_prompt", "allow_repeated_speaker", "selector_func"),
-    *("max_selector_attempts", "candidate_func", "emit_team_events", "model_context"),
-    "model_client_streaming",
-)
-check_parameters(
-    MagenticOneOrchestrator.__init__,
-    *(*BASE_PARAMETERS[:6], "max_turns", "message_factory", "model_client", "max_stalls"),
-    *("final_answer_prompt", "output_message_queue", "termination_condition", "emit_team_events"),
-)
-check_parameters(MagenticOneOrchestrator._orchestrate_step, "cancellation_token")
-check_attributes(MagenticOneOrchestrator, "_n_rounds", "handle_start")
-
 
 # ---- round robin
 

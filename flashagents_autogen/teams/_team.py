@@ -14,26 +14,13 @@ from autogen_agentchat.teams._group_chat._events import GroupChatTermination
 from autogen_core import CancellationToken
 from pydantic import BaseModel
 
+from ..groupchat import FlashGroupChatRuntime
 from ._container import FlashContainer
 from ._fixes import TeamFixes
-from ._manager import BASE_PARAMETERS, FlashManager
-from ._overlap import attach_overlap
+from ._manager import FlashManager
+from ._overlap import set_overlap
 from ._run import AgentTurn, TeamRun
-from ._shape import check_attributes, check_parameters
 from ._token import linked
-
-check_parameters(
-    BaseGroupChat.__init__,
-    *("name", "description", "participants", "group_chat_manager_name", "group_chat_manager_class"),
-    *("termination_condition", "max_turns", "runtime", "custom_message_types", "emit_team_events"),
-)
-check_parameters(BaseGroupChat.run_stream, "task", "cancellation_token", "output_task_messages")
-check_parameters(BaseGroupChat._create_group_chat_manager_factory, *BASE_PARAMETERS)
-check_parameters(
-    BaseGroupChat._create_participant_factory,
-    *("parent_topic_type", "output_topic_type", "agent", "message_factory"),
-)
-check_attributes(BaseGroupChat, "_is_running", "_participants", "_termination_condition", "_emit_team_events")
 
 Item = BaseAgentEvent | BaseChatMessage | TaskResult
 
@@ -68,17 +55,26 @@ class FlashTeam(BaseGroupChat):
         *args: Any,
         overlap: bool = True,
         fixes: TeamFixes | None = None,
-        chat_runtime: Any = None,
+        chat_runtime: FlashGroupChatRuntime | None = None,
         **kwargs: Any,
     ) -> None:
-        self.overlap = overlap
         self.fixes = fixes or TeamFixes()
         self._chat_runtime = chat_runtime
-        self._attached = False
         self._manager: FlashManager | None = None
         self.current_run: TeamRun | None = None
         self.last_turns: list[AgentTurn] = []
         super().__init__(*args, **kwargs)
+        self.overlap = overlap
+
+    @property
+    def overlap(self) -> bool:
+        """Whether the agents overlap, from the next run on; can be set."""
+        return self._overlap
+
+    @overlap.setter
+    def overlap(self, overlap: bool) -> None:
+        self._overlap = overlap
+        set_overlap(self, overlap, self._chat_runtime)
 
     # ---- AutoGen's factories
 
@@ -146,8 +142,6 @@ class FlashTeam(BaseGroupChat):
         """
         if self._is_running or self.current_run is not None:
             raise ValueError("The team is already running, it cannot run again until it is stopped.")
-        if self.overlap and not self._attached:
-            self._attached = attach_overlap(self, self._chat_runtime)
         run = self.current_run = TeamRun()
         self.last_turns = run.turns
         ended = False

@@ -9,11 +9,6 @@ from typing import Any
 
 from autogen_core import CancellationToken
 
-from ._shape import check_attributes, check_parameters
-
-check_attributes(CancellationToken, "_cancelled", "_lock", "_callbacks")
-check_parameters(CancellationToken.link_future, "future")
-
 
 class RunToken(CancellationToken):
     """Forgets a linked future when it is done.
