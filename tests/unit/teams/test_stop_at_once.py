@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import subprocess
@@ -38,7 +39,7 @@ NEVER = Reply(text="abcdef", interval=60)
 def graph_team(agents: list[Any], **options: Any) -> FlashGraphFlow:
     builder = DiGraphBuilder()
     builder.add_node(agents[0])
-    for before, after in zip(agents, agents[1:], strict=False):
+    for before, after in itertools.pairwise(agents):
         builder.add_node(after).add_edge(before, after)
     return FlashGraphFlow(builder.get_participants(), builder.build(), **options)
 
