@@ -88,8 +88,8 @@ class FlashGraphFlow(FlashTeam, GraphFlow):
         graph: see `GraphFlow`.
         parallel: a node starts when its own predecessors are done. AutoGen starts the next nodes when all
             that were started together are done. A node then hears the task and those from which it can
-            be reached, and nobody else in this run. Each node that ends is a turn of `max_turns`, and
-            when the termination condition holds, the other branches are cut off.
+            be reached, and nobody else in this run. Each node that ends is a turn of `max_turns`; when the
+            termination condition holds, branches at work end, and no other node is started.
         ordered_fan_in: a node hears its predecessors in the order of the graph, instead of the order in
             which they were done. None is the same as `parallel`.
         arguments: those of `GraphFlow` and `FlashTeam`.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
-from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage
+from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, StopMessage
 from autogen_agentchat.teams._group_chat._base_group_chat_manager import BaseGroupChatManager
 from autogen_agentchat.teams._group_chat._events import (
     GroupChatAgentResponse,
@@ -30,7 +30,7 @@ class FlashGraphFlowManager(FlashManager, GraphFlowManager):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._ended = False
+        self._stop: StopMessage | None = None  # the run ends with it once all have answered
         self._order_start_nodes()
 
     def _order_start_nodes(self) -> None:
@@ -56,16 +56,14 @@ class FlashGraphFlowManager(FlashManager, GraphFlowManager):
         try:
             delta = delta_of(message)
             await self.update_message_thread(delta)
-            if message.name in self._active_speakers:
-                self._active_speakers.remove(message.name)
-            if self._ended:
-                # It had answered before it could be cut off; it need not be asked again.
-                if message.name in self._ready:
-                    self._ready.remove(message.name)
-                return
-            if await self._apply_termination_condition(delta, increment_turn_count=True):
-                self._end_others()
-            elif self._ready:
+            self._active_speakers.remove(message.name)
+            if self._stop is not None:
+                if not self._active_speakers:
+                    stop, self._stop = self._stop, None
+                    await self._signal_termination(stop)
+            elif (
+                not await self._apply_termination_condition(delta, increment_turn_count=True) and self._ready
+            ):
                 await self._transition_to_next_speakers(ctx.cancellation_token)
         except Exception as e:
             await self._signal_termination_with_error(SerializableException.from_exception(e))
@@ -74,22 +72,26 @@ class FlashGraphFlowManager(FlashManager, GraphFlowManager):
     async def _apply_termination_condition(
         self, delta: Sequence[BaseAgentEvent | BaseChatMessage], increment_turn_count: bool = False
     ) -> bool:
-        self._ended = False
-        if self._team.parallel and self._active_speakers and not self._ready:
-            # Nobody is ready, but somebody still works: the graph is not complete.
-            ended = await BaseGroupChatManager._apply_termination_condition(self, delta, increment_turn_count)
-        else:
-            self._said = list(delta) if self._team.parallel else self._said
-            ended = await super()._apply_termination_condition(delta, increment_turn_count)
-        return ended
+        if self._team.parallel:
+            self._said = list(delta)
+            if self._active_speakers and not self._ready:
+                # Nobody is ready, but somebody still works: the graph is not complete.
+                return await BaseGroupChatManager._apply_termination_condition(
+                    self, delta, increment_turn_count
+                )
+        return await super()._apply_termination_condition(delta, increment_turn_count)
 
-    def _end_others(self) -> None:
-        """The run has ended while other branches work: they are cut off, and go on in the next run."""
-        self._ended = True
+    async def _signal_termination(self, message: StopMessage) -> None:
         if self._active_speakers:
-            if self._team.current_run is not None:
-                self._team.current_run.cut()
-            self.take_back()
+            # Other branches are at work. Nobody else is started; what these say still belongs to the run.
+            self._stop = message
+        else:
+            await super()._signal_termination(message)
+
+    def take_back(self) -> None:
+        """See `FlashManager.take_back`."""
+        self._stop = None
+        super().take_back()
 
     def _ask_again(self, speakers: list[str]) -> None:
         for speaker in reversed(speakers):

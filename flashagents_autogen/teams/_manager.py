@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage
 from autogen_agentchat.teams._group_chat._base_group_chat_manager import BaseGroupChatManager
-from autogen_agentchat.teams._group_chat._events import GroupChatAgentResponse, GroupChatTeamResponse
+from autogen_agentchat.teams._group_chat._events import (
+    GroupChatAgentResponse,
+    GroupChatTeamResponse,
+    SerializableException,
+)
 from autogen_core import CancellationToken, MessageContext, event
 
 if TYPE_CHECKING:
@@ -62,6 +66,12 @@ class FlashManager(BaseGroupChatManager):
             if not region.cut:
                 self._before_selection = {name: getattr(self, name) for name in self.selection}
                 await super()._transition_to_next_speakers(cancellation_token)
+
+    async def _signal_termination_with_error(self, error: SerializableException) -> None:
+        await super()._signal_termination_with_error(error)
+        # AutoGen shows the error when all are done who speak at the same time.
+        if self._team.current_run is not None and self._team.fixes.stop_at_once:
+            self._team.current_run.cut()
 
     # ---- after a run that did not end by itself
 
