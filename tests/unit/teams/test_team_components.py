@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from autogen_agentchat.agents import AssistantAgent
-from autogen_agentchat.base import Team
+from autogen_agentchat.base import TaskResult, Team
 from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.messages import TextMessage
 from autogen_agentchat.teams import (
@@ -171,11 +171,11 @@ async def transcript(team: Any, tasks: list[str]) -> list[tuple[str, str, str]]:
     found: list[tuple[str, str, str]] = []
     for task in tasks:
         async for item in team.run_stream(task=task):
-            if hasattr(item, "stop_reason"):
+            if isinstance(item, TaskResult):
                 found.append(("stop", "", str(item.stop_reason)))
             else:
                 text = re.sub(r"(id|call_id)='\w+'", "id", item.to_text())  # new in each run
-            found.append((type(item).__name__, item.source, text))
+                found.append((type(item).__name__, item.source, text))
     return found
 
 
