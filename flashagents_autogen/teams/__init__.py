@@ -12,6 +12,7 @@ from ._sequential import (
     FlashSwarm,
 )
 from ._team import FlashTeam
+from .items import StreamedJSONError, stream_items
 
 __all__ = [
     "AgentTurn",
@@ -22,6 +23,8 @@ __all__ = [
     "FlashSelectorGroupChat",
     "FlashSwarm",
     "FlashTeam",
+    "StreamedJSONError",
     "TeamFixes",
     "map_reduce_graph",
+    "stream_items",
 ]
