@@ -12,7 +12,7 @@ from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, TextMess
 from autogen_core import CancellationToken
 
 from flashagents_autogen import FlashAgentsChatCompletionClient
-from flashagents_runtime import ScriptedEngine
+from flashagents_runtime import GenerateRequest, ScriptedEngine
 from flashagents_runtime.scripted import ScriptItem
 
 
@@ -25,6 +25,16 @@ def assistants(names: Sequence[str], *script: ScriptItem) -> tuple[list[Assistan
         for name in names
     ]
     return agents, engine
+
+
+def answered(engine: ScriptedEngine) -> list[GenerateRequest]:
+    """The agents' own requests: without those that warm the cache."""
+    return [request for request in engine.requests if request.sampling.max_new_tokens != 0]
+
+
+def cut_off(engine: ScriptedEngine) -> list[str]:
+    """Ids of the agents' own requests that were aborted."""
+    return [request.rid for request in answered(engine) if request.rid in engine.aborted]
 
 
 class Speaker(BaseChatAgent):

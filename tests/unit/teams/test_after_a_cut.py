@@ -26,8 +26,7 @@ from flashagents_autogen import (
 )
 from flashagents_autogen.teams import map_reduce_graph
 from flashagents_runtime import Reply
-from helpers.clients import prompt
-from helpers.teams import Gate, Speaker, assistants, conversation
+from helpers.teams import Gate, Speaker, answered, assistants, conversation
 
 NEVER = Reply(text="abcdef", interval=60)
 
@@ -77,12 +76,12 @@ async def test_an_assistants_context_has_nothing_twice() -> None:
     team = FlashRoundRobinGroupChat(list(agents), max_turns=2)
 
     async def b_speaks() -> None:
-        while len(engine.requests) < 2:
+        while len(answered(engine)) < 2:
             await asyncio.sleep(0)
 
     await cut(team, b_speaks, "first task")
     await team.run(task="second task")
-    b = prompt(engine, 2)
+    b = bytes(answered(engine)[2].input_ids).decode()
     assert [b.count(text) for text in ("first task", "second task", "one")] == [1, 1, 1]
     assert b.index("first task") < b.index("one") < b.index("second task")
 
@@ -224,7 +223,7 @@ async def test_a_run_leaves_no_callback(stop_at_once: bool, end: str) -> None:
     else:
 
         async def b_speaks() -> None:
-            while len(engine.requests) < 2 or not (await engine.state()).running:
+            while len(answered(engine)) < 2:
                 await asyncio.sleep(0)
 
         run = asyncio.create_task(team.run(task="Go.", cancellation_token=token))

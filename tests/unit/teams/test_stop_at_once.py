@@ -31,7 +31,7 @@ from flashagents_autogen import (
     TeamFixes,
 )
 from flashagents_runtime import Reply, ScriptedEngine
-from helpers.teams import Gate, Speaker, assistants, conversation
+from helpers.teams import Gate, Speaker, answered, assistants, conversation, cut_off
 
 NEVER = Reply(text="abcdef", interval=60)
 
@@ -63,7 +63,7 @@ async def finish(task: asyncio.Task[Any]) -> None:
 
 async def working(engine: ScriptedEngine) -> None:
     async with asyncio.timeout(5):
-        while not (await engine.state()).running:
+        while not answered(engine):
             await asyncio.sleep(0)
 
 
@@ -92,7 +92,7 @@ async def test_7100_a_speaking_agent_is_cut_off(kind: str, how: str) -> None:
     else:
         task.cancel()
     await finish(task)
-    assert engine.aborted == [engine.requests[0].rid]
+    assert cut_off(engine) == [answered(engine)[0].rid]
     await nothing_left(team)
 
 
@@ -143,7 +143,7 @@ async def test_a_time_out_around_a_run_is_a_time_out() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await team.run(task="Go.")
-    assert len(engine.aborted) == 1
+    assert len(cut_off(engine)) == 1
     await nothing_left(team)
 
 
@@ -156,7 +156,7 @@ async def test_a_selector_that_asks_its_model_is_cut_off(how: str) -> None:
     await working(engine)
     token.cancel() if how == "token" else task.cancel()
     await finish(task)
-    assert len(engine.aborted) == 1
+    assert len(cut_off(engine)) == 1
     await nothing_left(team)
 
 
@@ -166,11 +166,11 @@ async def test_magentic_one_is_cut_off_in_its_plan_and_in_its_ledger(replies: in
     team = FlashMagenticOneGroupChat(list(agents), agents[0]._model_client)
     task = asyncio.create_task(team.run(task="Go."))
     async with asyncio.timeout(5):
-        while len(engine.requests) <= replies:
+        while len(answered(engine)) <= replies:
             await asyncio.sleep(0)
     task.cancel()
     await finish(task)
-    assert engine.aborted == [engine.requests[-1].rid]
+    assert cut_off(engine) == [answered(engine)[-1].rid]
     await nothing_left(team)
 
 
@@ -184,7 +184,7 @@ async def test_a_nested_team_is_cut_off(inner_class: Any) -> None:
     await working(engine)
     task.cancel()
     await finish(task)
-    assert len(engine.aborted) == 1
+    assert len(cut_off(engine)) == 1
     await nothing_left(team)
 
 
