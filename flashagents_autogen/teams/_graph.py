@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autogen_agentchat.messages import BaseChatMessage
@@ -41,12 +41,15 @@ class FlashGraphContainer(FlashContainer):
             self._earlier = len(self._message_buffer)
         await super().handle_start(message, ctx)  # type: ignore[call-arg]
 
-    def pending(self) -> list[BaseChatMessage]:
-        """What the agent would be given if it were asked now, in order."""
+    def hears(self, messages: Sequence[BaseChatMessage]) -> list[BaseChatMessage]:
+        """Of what is buffered (and may follow it), what the agent is given when it is asked, in order.
+
+        For forecasts: `messages` is the buffer, with what is about to be said after it.
+        """
         fan_in = self._team.fan_in
         if fan_in is None:
-            return list(self._message_buffer)
-        return fan_in.split(self._agent.name, self._message_buffer, self._earlier)[0]
+            return list(messages)
+        return fan_in.split(self._agent.name, messages, self._earlier)[0]
 
     async def _speak(
         self, run: TeamRun, region: CutRegion, message: GroupChatRequestPublish, ctx: MessageContext
@@ -123,6 +126,12 @@ class FlashGraphFlow(FlashTeam, GraphFlow):
         if not (ordered or self.parallel):
             return None
         return fan_in_of(self._graph, self._participant_names, only_ancestors=self.parallel)
+
+    @property
+    def fan_in_order(self) -> Callable[[str], int] | None:
+        """The place of a node among those that speak at the same time; None is the order of completion."""
+        fan_in = self.fan_in
+        return None if fan_in is None else fan_in.rank.__getitem__
 
     def manager_arguments(self) -> dict[str, Any]:
         """See `FlashTeam.manager_arguments`; AutoGen's graph emits no team events."""

@@ -11,12 +11,14 @@ import pytest
 from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.messages import BaseChatMessage, TextMessage
 from autogen_agentchat.teams import DiGraphBuilder, GraphFlow
+from autogen_core import AgentId
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flashagents_autogen import FlashGraphFlow, FlashMapReduce, TeamFixes
 from flashagents_autogen.teams import map_reduce_graph
 from flashagents_autogen.teams._fan_in import fan_in_of
+from flashagents_autogen.teams._graph import FlashGraphContainer
 from helpers.teams import Gate, Speaker, conversation
 
 COMPLETE = "stop: Digraph execution is complete"
@@ -289,6 +291,33 @@ async def test_start_nodes_begin_in_the_order_of_the_participants() -> None:
     mappers = [Speaker(name) for name in names]
     team = FlashGraphFlow([*mappers, Speaker("r")], map_reduce_graph(mappers, Speaker("r")))
     assert [line.split(":")[0] for line in (await conversation(team, "Go."))[1:10]] == names
+
+
+async def test_a_forecast_can_ask_what_a_node_will_hear() -> None:
+    gate = Gate()
+    a, b, r = Speaker("a", wait=gate), Speaker("b"), Speaker("r")
+    team = FlashMapReduce([a, b], r)
+    assert team.fan_in_order is not None and [team.fan_in_order(n) for n in "abr"] == [0, 1, 2]
+    run = asyncio.create_task(conversation(team, "Go."))
+    await gate.reached()
+    while not (container := await container_of(team, "r"))._message_buffer[1:]:
+        await asyncio.sleep(0)
+    coming = [message("a", "to come")]
+    heard = container.hears([*container._message_buffer, *coming])
+    assert [m.source for m in heard] == ["user", "a", "b"]
+    gate.event.set()
+    await run
+    assert [line.split(":")[0] for line in r.told[0]] == ["user", "a", "b"]
+    assert FlashGraphFlow([a, b, r], map_reduce_graph([a, b], r)).fan_in_order is None
+
+
+async def container_of(team: Any, name: str) -> FlashGraphContainer:
+    topic = team._participant_topic_types[team._participant_names.index(name)]
+    found = await team._runtime.try_get_underlying_agent_instance(
+        AgentId(topic, team._team_id), FlashGraphContainer
+    )
+    assert isinstance(found, FlashGraphContainer)
+    return found
 
 
 # ---- the order itself
