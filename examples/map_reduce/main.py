@@ -61,9 +61,7 @@ async def review(team: FlashGraphFlow, papers: str, out: Console) -> list[TimedT
 
 async def run(options: argparse.Namespace) -> None:
     """Start the engine, review, print, and close the engine however it ends."""
-    client = FlashAgentsChatCompletionClient(
-        options.model, max_tokens=options.max_tokens, temperature=0, repetition_penalty=1.1
-    )
+    client = FlashAgentsChatCompletionClient(options.model, max_tokens=options.max_tokens, temperature=0)
     papers = options.papers.read_text().strip()
     out = Console()
     try:

@@ -101,9 +101,11 @@ async def compare(
 async def plan(options: argparse.Namespace) -> None:
     """Start the engine, run the team, print, and close the engine however it ends."""
     sampling = {"temperature": 0.0} if options.seed is None else {"temperature": 0.7, "seed": options.seed}
-    client = FlashAgentsChatCompletionClient(
-        options.model, max_tokens=options.max_tokens, repetition_penalty=1.1, **sampling
-    )
+    if not options.compare:
+        # SGLang counts penalties in step with its schedule, so that an answer with a penalty depends on what
+        # else the engine does at that moment: no way to compare two runs.
+        sampling["repetition_penalty"] = 1.1
+    client = FlashAgentsChatCompletionClient(options.model, max_tokens=options.max_tokens, **sampling)
     guide = options.guide.read_text().strip() if options.guide else ""
     out = Console(quiet=options.json)
     try:
