@@ -31,6 +31,8 @@ class Expectations:
         self._policy = policy
         self._engines = engines
         self._waiting: dict[int, Expected] = {}
+        self._asked = 0
+        self._newest: dict[int, int] = {}  # of the guesses that are being worked out, by object
         # Characters a commit: no more than the tokens of a chunk, so that small chunks can be filled.
         self._batch = min(DEFAULT_BATCH, policy.chunk_size or DEFAULT_BATCH)
 
@@ -57,8 +59,16 @@ class Expectations:
         """
         if guess.side.engine.info is None or (not guess.certain and not self._may_speculate()):
             return None
+        self._asked += 1
+        mine, key = self._asked, id(guess.key)
+        if not new:
+            self._newest[key] = mine
         rules = await rules_of(guess.side.tokenizer)
-        if not still() or scope.ended or (new and id(guess.key) in self._waiting):
+        if not new:
+            if self._newest.get(key) != mine:
+                return None  # a newer guess has come while the tokenizer was read
+            del self._newest[key]
+        if not still() or scope.ended or (new and (key in self._waiting or key in self._newest)):
             return None
         forecast = guess.forecast()
         if not forecast.head:
