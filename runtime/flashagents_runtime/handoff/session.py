@@ -144,6 +144,10 @@ class PrefillSession:
         """The prompt of the chunk in flight."""
         return None if self._chunk is None else self._chunk.ids
 
+    def prefilled(self, start: int, end: int) -> int:
+        """How many of the prompt's tokens at positions `[start, end)` this session has computed."""
+        return self._by_us.total(end) - self._by_us.total(start)
+
     def namespace(self) -> tuple[object, ...]:
         """Sessions with equal values share the radix cache."""
         return (self.lora, self.extra_key, self.cache_salt, self.routed_dp_rank)
