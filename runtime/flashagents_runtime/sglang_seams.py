@@ -402,6 +402,7 @@ HOST_SEAMS: tuple[Seam, ...] = (
         attributes=(
             "generate_request",
             "abort_request",
+            "close_session",
             "get_internal_state",
             "get_loads",
             "flush_cache",
@@ -429,6 +430,11 @@ HOST_SEAMS: tuple[Seam, ...] = (
             "top_logprobs_num",
             "return_text_in_logprobs",
         ),
+    ),
+    Seam(
+        "sglang.srt.managers.io_struct.CloseSessionReqInput",
+        "tells the scheduler that a prefill session is over",
+        attributes=("session_id",),
     ),
     Seam(
         "sglang.srt.utils.msgspec_utils.msgspec_to_builtins",

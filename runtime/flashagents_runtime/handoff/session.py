@@ -123,6 +123,7 @@ class PrefillSession:
         self._chunk: _Chunk | None = None
         self._leaving: set[asyncio.Task[GenerateResult | None]] = set()  # aborted, not yet gone
         self._state: State = "idle"
+        self._answered = False  # the real request has come to its end
 
     @property
     def state(self) -> State:
@@ -209,8 +210,9 @@ class PrefillSession:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """Send the real prompt; the session is closed when the stream ends, in whatever way.
 
-        A chunk in flight that is of use is waited for, since an engine shares its work only when it
-        is done; any other is aborted. `usage.prewarmed_tokens` of the result is filled in.
+        A chunk in flight that is of use is waited for, since a plain engine shares its work only when it
+        is done (`Prefiller.answers_at_once`); any other is aborted. `usage.prewarmed_tokens` of the result
+        is filled in.
 
         Args:
             request: an ordinary request with the canonical tokens of the whole prompt. Its
@@ -228,7 +230,7 @@ class PrefillSession:
             self._prefiller.observe_gap(self._prefiller.clock() - self._flushed_at)
         try:
             self._keep(request.input_ids)
-            if self._chunk is not None:
+            if self._chunk is not None and not self._prefiller.answers_at_once:
                 await asyncio.wait([self._chunk.task])
             with self._prefiller.budget.decode():
                 async with aclosing(self._prefiller.engine.generate(request)) as stream:
@@ -248,6 +250,8 @@ class PrefillSession:
             if self._chunk is not None:
                 self._abort_chunk()
             self.figures.wasted = self.figures.computed - self.figures.prewarmed
+            if self.figures.chunks and not self._answered:
+                self._prefiller.unpin(self.session_id)
             self._prefiller.forget(self)
 
     async def close(self) -> None:
@@ -272,6 +276,7 @@ class PrefillSession:
     def _count(self, delta: Delta) -> Delta:
         """The last delta, with the tokens that this session prewarmed."""
         assert delta.result is not None
+        self._answered = True
         usage = delta.result.usage
         ours = self._by_us.total(usage.cached_tokens)
         figures = self.figures
