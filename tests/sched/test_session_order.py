@@ -55,22 +55,21 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def s(shared: SchedulerHarness, clock: Clock) -> Iterator[SchedulerHarness]:
+def s(shared: SchedulerHarness, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[SchedulerHarness]:
     shared.flush()
     shared.reqs.clear()
     gate = shared.scheduler.tree_cache.gate
     gate._clock = gate.budget._clock = clock
     gate._processed_at = gate.budget._at = clock.now
-    processor = shared.scheduler.batch_result_processor
+    processor = type(shared.scheduler.batch_result_processor)
     process = processor.process_batch_result_prefill
 
-    def process_later(*args: Any, **kwargs: Any) -> Any:
+    def process_later(self: Any, *args: Any, **kwargs: Any) -> Any:
         clock.now, clock.next_prefill = clock.now + clock.next_prefill, 0.0
-        return process(*args, **kwargs)
+        return process(self, *args, **kwargs)
 
-    processor.process_batch_result_prefill = process_later
+    monkeypatch.setattr(processor, "process_batch_result_prefill", process_later)
     yield shared
-    processor.process_batch_result_prefill = process
     clock.now += 1000
     shared.run()
     gate.budget.may_start(False)
