@@ -68,6 +68,7 @@ class Agents:
         rate: tokens a second that A is held to, on no engine; None: A decodes on B's engine.
         expected: tell the session how long A's answer will be.
         scale: divides the tokens of the floor.
+        share: by how much warm-ups may slow A, where the server does not see to that.
     """
 
     def __init__(
@@ -79,9 +80,10 @@ class Agents:
         rate: float | None = None,
         expected: bool = False,
         scale: int = 1,
+        share: str = "0.05",
     ) -> None:
         self.engine = engine
-        self.prefiller = Prefiller(engine)
+        self.prefiller = Prefiller(engine, share=min(float(share), 1.0))
         self._chat = chat
         self._rules = CutRules(chat.backend_tokenizer)
         self._texts = Texts(chat.backend_tokenizer, seed)

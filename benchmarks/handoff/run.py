@@ -246,7 +246,15 @@ async def measure(args: argparse.Namespace) -> None:
             info = await engine.start(lambda p: print(f"{p.stage}", file=sys.stderr))
             print(f"engine up in {time.monotonic() - began:.1f} s: {info}", flush=True)
             chat = HFChatTokenizer(path)
-            agents = Agents(engine, chat, args.seed, rate=args.rate, expected=args.expected, scale=args.scale)
+            agents = Agents(
+                engine,
+                chat,
+                args.seed,
+                rate=args.rate,
+                expected=args.expected,
+                scale=args.scale,
+                share=args.share,
+            )
             await Benchmark(args, engine, agents).run()
             await agents.prefiller.close()
         finally:

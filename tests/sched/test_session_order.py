@@ -61,6 +61,7 @@ def s(shared: SchedulerHarness, clock: Clock, monkeypatch: pytest.MonkeyPatch) -
     gate = shared.scheduler.tree_cache.gate
     gate._clock = gate.budget._clock = clock
     gate._processed_at = gate.budget._at = clock.now
+    gate._pace = None
     processor = type(shared.scheduler.batch_result_processor)
     process = processor.process_batch_result_prefill
 
@@ -88,6 +89,7 @@ def overdraw(s: SchedulerHarness, clock: Clock) -> None:
     for _ in range(3):
         s.step()
     assert "warm-first" in s.reqs and s.reqs["warm-first"].finished()
+    s.scheduler.tree_cache.gate._pace = None  # a second for 40 tokens is no pace to plan with
 
 
 def is_new(rids: list[str]) -> list[str]:
@@ -122,6 +124,22 @@ def test_warm_ups_beside_a_decode_wait_for_the_budget_and_then_share_a_pass(
     assert is_new(batch.rids)[:3] == ["warm-a", "warm-b", "warm-c"]
     figures = plugin.state(s.scheduler.tree_cache)["features"]["warmup_budget"]
     assert figures["beside_decodes"] >= 1 and figures["seconds_beside_decodes"] >= 1.0
+
+
+def test_a_pass_beside_decodes_is_no_longer_than_the_budget_s(s: SchedulerHarness, clock: Clock) -> None:
+    gate = s.scheduler.tree_cache.gate
+    s.submit(warm("known", 1, 32))
+    s.run()
+    decode(s)
+    gate._pace = gate.budget.longest_pass / 100
+    # 48 of its 80 tokens are new
+    s.submit(warm("a", 1, 80), warm("b", 2), warm("c", 3, 200), warm("d", 4))
+    assert is_new(s.step().rids) == ["warm-a", "warm-b"]
+    clock.now += 10
+    s.step()
+    clock.now += 10
+    batches = [is_new(s.step().rids) for _ in range(6)]
+    assert ["warm-c"] in batches and ["warm-d"] in batches  # a long one goes, alone
 
 
 def test_a_real_request_is_not_held_by_the_budget(s: SchedulerHarness, clock: Clock) -> None:

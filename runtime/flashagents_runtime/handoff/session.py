@@ -175,7 +175,10 @@ class PrefillSession:
         self._target = list(ids)
         self._guessed = len(ids)
         self._flushing = "no"
-        self.pump()
+        if self._is_due():
+            # Not at once: what makes the forecast starts the upstream agent next, and beside its decode a
+            # chunk is made smaller.
+            asyncio.get_running_loop().call_soon(self.pump)
 
     def flush(self, *, always: bool = False) -> None:
         """Nothing more comes for now: issue what waits, where that is worth a request of its own.

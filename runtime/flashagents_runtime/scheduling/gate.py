@@ -11,6 +11,9 @@ from .. import sglang_seams as seams
 from .kinds import is_warm_up
 from .pass_budget import PassBudget
 
+#: Tokens of a pass beside decodes before one has been measured.
+_UNMEASURED = 2048
+
 
 @dataclass
 class GateFigures:
@@ -33,7 +36,7 @@ class Gate:
     - A real request goes first: while one waits, or is in the middle of a chunked prefill, no warm-up
       starts, so none makes its pass longer.
     - Beside decodes warm-ups stay within a `PassBudget`. Those that were held go in one pass together,
-      because a pass costs more than its tokens.
+      because a pass costs more than its tokens; only as many as keep it within `longest_pass`, but one.
     - A warm-up that still waits when its session's final request is there is cancelled: nobody waits for
       it, and the final request computes the same.
 
@@ -45,30 +48,44 @@ class Gate:
         self.figures = GateFigures()
         self._clock = clock
         self._decoding = False
-        self._in_flight: deque[tuple[float, bool]] = deque()
-        """Of each warm-up pass launched and not yet processed: when, and whether decodes waited."""
+        self._in_flight: deque[tuple[float, int, bool]] = deque()
+        """Of each warm-up pass launched and not yet processed: when, its tokens, whether decodes waited."""
         self._processed_at = 0.0
+        self._pace: float | None = None
+        """Seconds a token, in large passes."""
         self._abort_req = seams.symbol("sglang.srt.managers.io_struct.AbortReq")
+        self._match = seams.symbol("sglang.srt.managers.schedule_policy.match_prefix_for_req")
 
     def hold(self, scheduler: Any, running_batch: Any) -> list[Any]:
         """Take the warm-ups that must wait out of `scheduler.waiting_queue`, and return them."""
         queue = scheduler.waiting_queue
-        if not any(is_warm_up(req) for req in queue):
-            self._decoding = False
-            return []
         decoding = [req for req in running_batch.reqs if not is_warm_up(req) and not req.finished()]
+        self._decoding = bool(decoding)
+        may_start = self.budget.may_start(self._decoding) and not (self._decoding and self._in_flight)
+        if not any(map(is_warm_up, queue)):
+            return []
         real = [req for req in queue if not is_warm_up(req)]
         self._cancel(scheduler, {req.session_id for req in (*real, *decoding)} - {None})
         chunked = scheduler.chunked_req
         if chunked is not None and not is_warm_up(chunked):
             real = [*real, chunked]
-        self._decoding = bool(decoding)
-        may_start = self.budget.may_start(self._decoding) and not (self._decoding and self._in_flight)
-        if not real and may_start:
-            return []
         held = [req for req in scheduler.waiting_queue if is_warm_up(req)]
-        scheduler.waiting_queue = [req for req in scheduler.waiting_queue if not is_warm_up(req)]
+        if not real and may_start:
+            held = self._too_many(held, scheduler.tree_cache) if self._decoding else []
+        if held:
+            left = set(held)
+            scheduler.waiting_queue = [req for req in scheduler.waiting_queue if req not in left]
         return held
+
+    def _too_many(self, warm_ups: list[Any], tree_cache: Any) -> list[Any]:
+        """Those of the waiting warm-ups, in their order, that would make one pass too long."""
+        room = _UNMEASURED if self._pace is None else self.budget.longest_pass / self._pace
+        for i, req in enumerate(warm_ups):
+            self._match(tree_cache, req, include_req=True)
+            room -= len(req.origin_input_ids) - req.num_matched_prefix_tokens
+            if room < 0 and i > 0:
+                return warm_ups[i:]
+        return []
 
     def _cancel(self, scheduler: Any, sessions: set[str]) -> None:
         late = [req for req in scheduler.waiting_queue if is_warm_up(req) and req.session_id in sessions]
@@ -79,11 +96,14 @@ class Gate:
 
     def launched(self, batch: Any) -> None:
         """A batch is about to run (None: none is)."""
-        chunks = sum(map(is_warm_up, batch.reqs)) if batch is not None and _computes_prompts(batch) else 0
+        if batch is None or not _computes_prompts(batch):
+            return
+        chunks = [req for req in batch.reqs if is_warm_up(req)]
         if chunks:
-            self._in_flight.append((self._clock(), self._decoding))
+            tokens = sum(req.extend_range.length for req in chunks)
+            self._in_flight.append((self._clock(), tokens, self._decoding))
             self.figures.passes += 1
-            self.figures.chunks += chunks
+            self.figures.chunks += len(chunks)
 
     def processed(self, batch: Any) -> None:
         """A batch's results have come.
@@ -93,9 +113,14 @@ class Gate:
         """
         now = self._clock()
         if self._in_flight and _computes_prompts(batch) and any(map(is_warm_up, batch.reqs)):
-            launched_at, beside_decodes = self._in_flight.popleft()
+            launched_at, tokens, beside_decodes = self._in_flight.popleft()
+            seconds = now - max(launched_at, self._processed_at)
+            if seconds > 0 and tokens > 0:
+                # Small passes pay their floor, and waits only add: follow a fall at once, a rise slowly.
+                self._pace = (
+                    seconds / tokens if self._pace is None else min(seconds / tokens, 1.02 * self._pace)
+                )
             if beside_decodes:
-                seconds = now - max(launched_at, self._processed_at)
                 self.budget.pay(seconds)
                 self.figures.beside_decodes += 1
                 self.figures.seconds_beside_decodes += seconds

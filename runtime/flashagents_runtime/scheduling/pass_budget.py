@@ -8,9 +8,10 @@ from collections.abc import Callable
 class PassBudget:
     """An account that fills with time and that warm-up passes are paid from.
 
-    It fills by `share` seconds for each second that is not a warm-up's, up to what a window gives, and may
-    be overdrawn by one pass, which is then waited for. So decode steps that took one second in all take at
-    most `1 + share`, plus what the window has saved up. While nothing decodes, nothing is held or paid.
+    It fills by `share` seconds for each second of decoding that is not a warm-up's, up to what a window
+    gives. A pass may start unless the account is overdrawn, and may overdraw it, which is then waited for.
+    So decode steps that took T seconds in all take at most `(1 + share) T`, and one pass. While nothing
+    decodes, nothing is held, paid or saved.
 
     Args:
         share: of decode time; infinity holds nothing back.
@@ -24,18 +25,23 @@ class PassBudget:
         self.share = share
         self._clock = clock
         self._most = share * window
-        self._balance = self._most
+        self._balance = 0.0
         self._at = clock()
 
     def may_start(self, decoding: bool) -> bool:
         """Whether a warm-up pass may start now."""
         now = self._clock()
         if not decoding or self.share == float("inf"):
-            self._balance = self._most
+            self._balance = 0.0
         else:
             self._balance = min(self._balance + self.share * (now - self._at), self._most)
         self._at = now
-        return self._balance > 0
+        return self._balance >= 0
+
+    @property
+    def longest_pass(self) -> float:
+        """Seconds that one pass should last at most: what a window gives."""
+        return self._most
 
     def pay(self, seconds: float) -> None:
         """A warm-up pass has stopped decodes for `seconds`; these earn nothing themselves."""
