@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import json
 import math
+import os
 import statistics
 import sys
 import tempfile
@@ -61,6 +62,8 @@ class Benchmark:
         self.key: dict[str, Any] = {"shape": args.shape, "attention": args.attention, "a": args.upstream}
         if args.expected:
             self.key["expected"] = True
+        if args.share != "0.05":
+            self.key["share"] = args.share
         self.done = set() if args.again else _known(args.out)
 
     async def run(self) -> None:
@@ -240,6 +243,7 @@ async def measure(args: argparse.Namespace) -> None:
         path = write_model(Path(folder), args.shape)
         engine_args = CPU_ARGS if args.cpu else {**GPU_ARGS, "attention_backend": args.attention}
         engine_args = {**engine_args, **{n: _value(v) for n, _, v in (a.partition("=") for a in args.engine)}}
+        os.environ["FLASHAGENTS_WARMUP_SHARE"] = args.share
         engine = EmbeddedEngine(path, load_format="dummy", random_seed=0, **engine_args)
         began = time.monotonic()
         try:
@@ -275,6 +279,7 @@ def main() -> None:
     parser.add_argument("--attention", default="torch_native", help="fa3 or triton on a GPU")
     parser.add_argument("--upstream", default="shared", help="shared, or rate:TOKENS_A_SECOND")
     parser.add_argument("--expected", action="store_true", help="tell sessions how long A's answer will be")
+    parser.add_argument("--share", default="0.05", help="by how much warm-ups may slow A; inf is no limit")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--budget-seconds", type=float, default=1e9, help="start no cell that ends later")
     parser.add_argument("--again", action="store_true", help="measure cells that the file has, too")
