@@ -40,6 +40,8 @@ class Script:
     guess: str
     ids: list[int] = field(default_factory=list)
     """B's real prompt."""
+    target: Downstream | None = None
+    """B's session, where its head was warmed."""
 
 
 @dataclass
@@ -100,19 +102,22 @@ class Agents:
         return script
 
     async def warm_heads(self, scripts: list[Script]) -> None:
-        """Prefill what comes before A's texts, as a run's start would."""
-        sessions = [self.prefiller.open() for _ in scripts]
-        for session, script in zip(sessions, scripts, strict=True):
-            forecast = forecast_messages(self._chat.render, self._messages(script.told, slot_marker()))
-            # The last token may merge with what follows.
-            session.rebase(self._chat.encode(forecast.head)[:-1])
-        await warm_up(*sessions)
-        for session in sessions:
-            await session.close()
+        """Prefill what comes before A's texts, as a run's start would; for `ours` in its own sessions."""
+        targets = [self._open(script) for script in scripts]
+        await warm_up(*(target.session for target in targets))
+        for script, target in zip(scripts, targets, strict=True):
+            script.target = target
+
+    def _open(self, script: Script) -> Downstream:
+        forecast = forecast_messages(self._chat.render, self._messages(script.guess, slot_marker()))
+        session = self.prefiller.open(expected=len(script.said) if self._expected else None)
+        return Downstream(session, forecast, self._rules)
 
     async def off(self, script: Script) -> Sample:
         """B's request is an ordinary one, sent when A has ended."""
         sample = Sample()
+        if script.target is not None:
+            await script.target.close()  # the heads stay in the cache
         async with aclosing(self._speak(script, sample)) as stream:
             async for _ in stream:
                 pass
@@ -123,9 +128,7 @@ class Agents:
     async def ours(self, script: Script) -> Sample:
         """A's tokens go to B's prefill session while they come."""
         sample = Sample()
-        forecast = forecast_messages(self._chat.render, self._messages(script.guess, slot_marker()))
-        session = self.prefiller.open(expected=len(script.said) if self._expected else None)
-        target = Downstream(session, forecast, self._rules)
+        target = script.target or self._open(script)
         try:
             async with aclosing(Handoff([(target, 0)]).through(self._speak(script, sample))) as stream:
                 async for _ in stream:

@@ -152,8 +152,14 @@ class Prefiller:
         return self.budget.charge(self.curve.seconds(tokens))
 
     def observe(self, charged: float, tokens: int, seconds: float) -> None:
-        """A chunk has taken `seconds` and computed `tokens`."""
-        self.curve.observe(tokens, seconds)
+        """A chunk has taken `seconds` and computed `tokens`.
+
+        A server that holds warm-ups back beside decodes makes them wait, which says nothing about the
+        prefill: there only a time that is shorter than expected is learnt from.
+        """
+        held = self.has(FEATURE_WARMUP_BUDGET) and self.budget.decoding
+        if not held or seconds < self.curve.seconds(tokens):
+            self.curve.observe(tokens, seconds)
         self.budget.correct(charged, seconds)
 
     def observe_gap(self, seconds: float) -> None:
