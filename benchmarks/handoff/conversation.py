@@ -144,10 +144,13 @@ class Agents:
         assert again == script.ids
         return sample
 
-    async def floor(self, script: Script) -> Sample:
-        """128 new tokens on the same cached prefix, and one decode step: `first` - `arrivals[0]`."""
+    async def warm_all_but_the_last(self, script: Script) -> None:
+        """What `floor` finds in the cache."""
         warm = GenerateRequest(input_ids=script.ids[: -self.new], sampling=tokens(0))
         await self._answer(self.engine.generate(warm), Sample())
+
+    async def floor(self, script: Script) -> Sample:
+        """128 new tokens on the same cached prefix, and one decode step: `first` - `arrivals[0]`."""
         sample = Sample(arrivals=[perf_counter()])
         await self._answer(
             self.engine.generate(GenerateRequest(input_ids=script.ids, sampling=tokens(2))), sample, nth=2

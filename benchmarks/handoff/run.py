@@ -91,6 +91,7 @@ class Benchmark:
             samples = await asyncio.gather(*(self.agents.off(s) for s in some))
             await asyncio.gather(*(self.agents.ours(s) for s in some))
             await self.empty()
+            await asyncio.gather(*(self.agents.warm_all_but_the_last(s) for s in some))
             await asyncio.gather(*(self.agents.floor(s) for s in some))
             await self.empty()
             self.step = self.step or statistics.mean(samples[0].gaps)
@@ -120,7 +121,9 @@ class Benchmark:
                     for j in range(cell.concurrency)
                 ]
                 await self.empty()
-                if cell.heads == "warm" and variant != "floor":
+                if variant == "floor":
+                    await asyncio.gather(*(self.agents.warm_all_but_the_last(s) for s in scripts))
+                elif cell.heads == "warm":
                     await self.agents.warm_heads(scripts)
                 one: Callable[[Script], Any] = getattr(self.agents, variant)
                 got[variant] += await asyncio.gather(*(one(script) for script in scripts))

@@ -55,6 +55,7 @@ class Prefiller:
         self._timer: asyncio.TimerHandle | None = None
         self._change: asyncio.Future[None] | None = None
         self._unpinning: set[asyncio.Task[None]] = set()
+        self._issued = 0  # chunks and real requests so far
 
     def open(
         self,
@@ -91,6 +92,7 @@ class Prefiller:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """An ordinary request that has no session; warm-ups make room for it."""
         try:
+            self.issued()
             with self.budget.decode():
                 async with aclosing(self.engine.generate(request)) as stream:
                     async for delta in stream:
@@ -151,14 +153,20 @@ class Prefiller:
             return 0.0
         return self.budget.charge(self.curve.seconds(tokens))
 
-    def observe(self, charged: float, tokens: int, seconds: float) -> None:
+    def issued(self) -> int:
+        """A chunk or a real request goes out; returns what `observe` wants to know of it."""
+        self._issued += 1
+        return self._issued
+
+    def observe(self, charged: float, tokens: int, seconds: float, issued: int) -> None:
         """A chunk has taken `seconds` and computed `tokens`.
 
-        A server that holds warm-ups back beside decodes makes them wait, which says nothing about the
-        prefill: there only a time that is shorter than expected is learnt from.
+        Waiting says nothing about the prefill: for other requests of this process, or because the server
+        holds warm-ups back beside decodes. There only a shorter time than expected is learnt from.
         """
         held = self.has(FEATURE_WARMUP_BUDGET) and self.budget.decoding
-        if not held or seconds < self.curve.seconds(tokens):
+        alone = issued == self._issued and not any(session.in_flight for session in self._sessions)
+        if (alone and not held) or seconds < self.curve.seconds(tokens):
             self.curve.observe(tokens, seconds)
         self.budget.correct(charged, seconds)
 

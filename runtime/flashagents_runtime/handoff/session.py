@@ -65,6 +65,7 @@ class _Chunk:
     started: float
     charged: float
     timed: bool
+    issued: int
     task: asyncio.Task[GenerateResult | None] = field(init=False)
 
 
@@ -235,6 +236,7 @@ class PrefillSession:
             self._keep(request.input_ids)
             if self._chunk is not None and not self._prefiller.answers_at_once:
                 await asyncio.wait([self._chunk.task])
+            self._prefiller.issued()
             with self._prefiller.budget.decode():
                 async with aclosing(self._prefiller.engine.generate(request)) as stream:
                     async for delta in stream:
@@ -330,7 +332,8 @@ class PrefillSession:
         )
         charged = self._prefiller.charge(end - self._warm)
         timed = self._prefiller.engine.info is not None
-        self._chunk = _Chunk(ids, self._warm, end, self._prefiller.clock(), charged, timed)
+        issued = self._prefiller.issued()
+        self._chunk = _Chunk(ids, self._warm, end, self._prefiller.clock(), charged, timed, issued)
         self._chunk.task = asyncio.get_running_loop().create_task(self._prefill(request))
         self._chunk.task.add_done_callback(self._done)
         self.figures.chunks += 1
@@ -368,6 +371,8 @@ class PrefillSession:
         result = None if task.cancelled() or error is not None else task.result()
         if result is None or result.finish_reason == "abort":
             self.figures.aborted_chunks += 1
+            if self._state == "generating" and self._prefiller.answers_at_once:
+                return  # cancelled by the server, which does so before a chunk has begun
             self.figures.computed += len(chunk.ids) - chunk.warm
             if self._state == "idle":
                 self._state = "stalled"
@@ -383,7 +388,7 @@ class PrefillSession:
         self._prefiller.tell_others(self, chunk.ids)
         if chunk.timed:
             self.figures.seconds += seconds
-            self._prefiller.observe(chunk.charged, end - cached, seconds)
+            self._prefiller.observe(chunk.charged, end - cached, seconds, chunk.issued)
 
 
 __all__ = ["PrefillSession", "SessionFigures", "State"]

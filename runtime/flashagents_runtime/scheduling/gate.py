@@ -36,7 +36,9 @@ class Gate:
     - A real request goes first: while one waits, or is in the middle of a chunked prefill, no warm-up
       starts, so none makes its pass longer.
     - Beside decodes warm-ups stay within a `PassBudget`. Those that were held go in one pass together,
-      because a pass costs more than its tokens; only as many as keep it within `longest_pass`, but one.
+      because a pass costs more than its tokens.
+    - A pass has only as many as keep it within the budget's `longest_pass`, and always one: a real request
+      that comes meanwhile has to wait for it.
     - A warm-up that still waits when its session's final request is there is cancelled: nobody waits for
       it, and the final request computes the same.
 
@@ -53,6 +55,8 @@ class Gate:
         self._processed_at = 0.0
         self._pace: float | None = None
         """Seconds a token, in large passes."""
+        self._shortest = 0.0
+        """Seconds of the shortest pass."""
         self._abort_req = seams.symbol("sglang.srt.managers.io_struct.AbortReq")
         self._match = seams.symbol("sglang.srt.managers.schedule_policy.match_prefix_for_req")
 
@@ -61,7 +65,7 @@ class Gate:
         queue = scheduler.waiting_queue
         decoding = [req for req in running_batch.reqs if not is_warm_up(req) and not req.finished()]
         self._decoding = bool(decoding)
-        may_start = self.budget.may_start(self._decoding) and not (self._decoding and self._in_flight)
+        self.budget.pass_time(self._decoding)
         if not any(map(is_warm_up, queue)):
             return []
         real = [req for req in queue if not is_warm_up(req)]
@@ -70,22 +74,34 @@ class Gate:
         if chunked is not None and not is_warm_up(chunked):
             real = [*real, chunked]
         held = [req for req in scheduler.waiting_queue if is_warm_up(req)]
-        if not real and may_start:
-            held = self._too_many(held, scheduler.tree_cache) if self._decoding else []
+        if not real and not (self._decoding and self._in_flight):
+            held = self._too_many(held, scheduler.tree_cache)
         if held:
             left = set(held)
             scheduler.waiting_queue = [req for req in scheduler.waiting_queue if req not in left]
         return held
 
     def _too_many(self, warm_ups: list[Any], tree_cache: Any) -> list[Any]:
-        """Those of the waiting warm-ups, in their order, that would make one pass too long."""
-        room = _UNMEASURED if self._pace is None else self.budget.longest_pass / self._pace
-        for i, req in enumerate(warm_ups):
+        """Those of the waiting warm-ups, in their order, that must not be in the next pass."""
+        tokens = fitting = 0
+        for req in warm_ups:
             self._match(tree_cache, req, include_req=True)
-            room -= len(req.origin_input_ids) - req.num_matched_prefix_tokens
-            if room < 0 and i > 0:
-                return warm_ups[i:]
-        return []
+            more = tokens + len(req.origin_input_ids) - req.num_matched_prefix_tokens
+            if fitting and not self._fits(more):
+                break
+            tokens, fitting = more, fitting + 1
+        return (
+            warm_ups[fitting:] if self.budget.may_start(self._decoding, self._expected(tokens)) else warm_ups
+        )
+
+    def _fits(self, tokens: int) -> bool:
+        if self._pace is None:
+            return tokens <= _UNMEASURED
+        return self._expected(tokens) <= self.budget.longest_pass
+
+    def _expected(self, tokens: int) -> float:
+        """Seconds of a pass; 0 before one has been measured."""
+        return max(tokens * self._pace, self._shortest) if self._pace is not None else 0.0
 
     def _cancel(self, scheduler: Any, sessions: set[str]) -> None:
         late = [req for req in scheduler.waiting_queue if is_warm_up(req) and req.session_id in sessions]
@@ -117,9 +133,9 @@ class Gate:
             seconds = now - max(launched_at, self._processed_at)
             if seconds > 0 and tokens > 0:
                 # Small passes pay their floor, and waits only add: follow a fall at once, a rise slowly.
-                self._pace = (
-                    seconds / tokens if self._pace is None else min(seconds / tokens, 1.02 * self._pace)
-                )
+                first = self._pace is None
+                self._pace = seconds / tokens if first else min(seconds / tokens, 1.02 * (self._pace or 0.0))
+                self._shortest = seconds if first else min(seconds, 1.02 * self._shortest)
             if beside_decodes:
                 self.budget.pay(seconds)
                 self.figures.beside_decodes += 1

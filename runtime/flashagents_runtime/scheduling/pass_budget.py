@@ -9,9 +9,9 @@ class PassBudget:
     """An account that fills with time and that warm-up passes are paid from.
 
     It fills by `share` seconds for each second of decoding that is not a warm-up's, up to what a window
-    gives. A pass may start unless the account is overdrawn, and may overdraw it, which is then waited for.
-    So decode steps that took T seconds in all take at most `(1 + share) T`, and one pass. While nothing
-    decodes, nothing is held, paid or saved.
+    gives. A pass may start once its expected time, or a full window's, is there; what it takes beyond is
+    overdrawn, and waited for. So decode steps that took T seconds in all take at most `(1 + share) T`, as
+    far as passes last as long as expected. While nothing decodes, nothing is held, paid or saved.
 
     Args:
         share: of decode time; infinity holds nothing back.
@@ -28,15 +28,20 @@ class PassBudget:
         self._balance = 0.0
         self._at = clock()
 
-    def may_start(self, decoding: bool) -> bool:
-        """Whether a warm-up pass may start now."""
+    def pass_time(self, decoding: bool) -> None:
+        """To be called between any two steps of the engine: `decoding` says what it does now."""
         now = self._clock()
-        if not decoding or self.share == float("inf"):
+        if not decoding:
             self._balance = 0.0
+        elif self.share == float("inf"):
+            self._balance = self._most
         else:
             self._balance = min(self._balance + self.share * (now - self._at), self._most)
         self._at = now
-        return self._balance >= 0
+
+    def may_start(self, decoding: bool, expected: float) -> bool:
+        """Whether a warm-up pass of `expected` seconds may start now."""
+        return not decoding or self._balance >= min(expected, self._most)
 
     @property
     def longest_pass(self) -> float:
