@@ -28,6 +28,7 @@ from typing import Any, Protocol
 from . import sglang_seams as seams
 from ._version import __version__
 from .intra_turn import IntraTurn
+from .scheduling import ShortestJobFirst, SoftPins, WarmupBudgetFeature
 
 __all__ = ["CACHE_BACKEND", "Feature", "active_hooks", "build_cache", "install_hooks", "register", "state"]
 
@@ -71,7 +72,10 @@ def register() -> None:
 
 def features() -> list[Feature]:
     """The features of this release, in the order in which they attach."""
-    return [IntraTurn()]
+    scheduling: list[Feature] = [SoftPins(), WarmupBudgetFeature()]
+    if ShortestJobFirst.wanted():
+        scheduling.append(ShortestJobFirst())
+    return [IntraTurn(), *scheduling]
 
 
 def build_cache(ctx: Any) -> Any:

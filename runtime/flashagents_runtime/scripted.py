@@ -74,6 +74,7 @@ class ScriptedEngine:
         script: what to say; a request beyond its end is refused with RequestRejectedError.
         requests: every request received, in order.
         aborted: ids of the requests that were aborted or left early.
+        closed_sessions: ids that `close_session` was called with.
 
     Example:
         >>> engine = ScriptedEngine(["Hello!", "Bye."])
@@ -86,6 +87,7 @@ class ScriptedEngine:
     start_error: Exception | None = None
     requests: list[GenerateRequest] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
+    closed_sessions: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._script = iter(self.script)
@@ -242,6 +244,11 @@ class ScriptedEngine:
         self._wake([rid])
         if rid in self._running:
             self.aborted.append(rid)
+
+    async def close_session(self, session_id: str) -> None:
+        """See `Engine.close_session`."""
+        self._check()
+        self.closed_sessions.append(session_id)
 
     def _wake(self, rids: Iterable[str]) -> None:
         for rid in rids:

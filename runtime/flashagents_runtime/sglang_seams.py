@@ -60,7 +60,8 @@ class Seam:
 
 
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
-_ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
+_POLICY = "sglang.srt.managers.schedule_policy"
+_ADDER = f"{_POLICY}.PrefillAdder"
 _ALLOCATION = "sglang.srt.mem_cache.allocation"
 _RADIX = "sglang.srt.mem_cache.radix_cache"
 _REGISTRY = "sglang.srt.mem_cache.registry"
@@ -252,6 +253,72 @@ SCHEDULER_SEAMS: tuple[Seam, ...] = (
         attributes=("alloc", "available_size", "free_pages", "release_pages", "num_pages", "get_kvcache"),
     ),
     Seam("sglang.srt.mem_cache.memory_pool.MHATokenToKVPool", "the only pool that is published to"),
+    # ---- prefill sessions: pins, budget, order (scheduling)
+    Seam(
+        f"{_SCHEDULER}.get_new_batch_prefill",
+        "holds warm-ups back before a prefill pass, and cancels those that nobody waits for",
+        "(self, running_batch)",
+        hooked=True,
+    ),
+    Seam(
+        f"{_SCHEDULER}.process_batch_result",
+        "measures how long a pass of warm-ups lasted",
+        "(self, batch, result)",
+        hooked=True,
+    ),
+    Seam(
+        f"{_SCHEDULER}.close_session",
+        "ends the pin of a prefill session",
+        "(self, recv_req)",
+        hooked=True,
+    ),
+    Seam(
+        f"{_POLICY}.SchedulePolicy.calc_priority",
+        "real requests before warm-ups, under any policy; shortest job first",
+        "(self, waiting_queue, running_batch=None)",
+        hooked=True,
+    ),
+    Seam(
+        "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
+        ".flush_cache_after_weight_update",
+        "new weights end all pins",
+        "(self, recv_req)",
+        hooked=True,
+    ),
+    Seam(
+        _SCHEDULER,
+        "its queue and batches, before a prefill pass",
+        attributes=("waiting_queue", "running_batch", "chunked_req", "abort_request", "session_controller"),
+    ),
+    Seam(
+        "sglang.srt.managers.schedule_batch.Req",
+        "tells warm-ups from real requests; their expected work; whether and how they ended",
+        attributes=(
+            "session_id",
+            "sampling_params",
+            "num_matched_prefix_tokens",
+            "finished",
+            "finished_reason",
+            "rid",
+        ),
+    ),
+    Seam(
+        "sglang.srt.sampling.sampling_params.SamplingParams",
+        "`max_new_tokens=0` is a warm-up; a hint of the answer's length",
+        attributes=("max_new_tokens", "custom_params"),
+    ),
+    Seam("sglang.srt.managers.schedule_batch.FINISH_ABORT", "a warm-up that was aborted is not pinned"),
+    Seam("sglang.srt.managers.io_struct.AbortReq", "cancels a warm-up", attributes=("rid",)),
+    Seam(
+        f"{_POLICY}.match_prefix_for_req",
+        "what the cache holds of a waiting request",
+        "(tree_cache, req, token_ids=None, *, cow_mamba=False, include_req=False)",
+    ),
+    Seam(
+        f"{_RADIX}.RadixCache",
+        "evicts by the pins' order",
+        attributes=("evict", "_delete_leaf", "reset", "cache_finished_req", "eviction_strategy"),
+    ),
     Seam(
         "sglang.srt.mem_cache.allocator.paged",
         "its two Triton kernels are replaced on machines without CUDA (cpu_shims)",
@@ -337,6 +404,7 @@ HOST_SEAMS: tuple[Seam, ...] = (
         attributes=(
             "generate_request",
             "abort_request",
+            "close_session",
             "get_internal_state",
             "get_loads",
             "flush_cache",
@@ -364,6 +432,11 @@ HOST_SEAMS: tuple[Seam, ...] = (
             "top_logprobs_num",
             "return_text_in_logprobs",
         ),
+    ),
+    Seam(
+        "sglang.srt.managers.io_struct.CloseSessionReqInput",
+        "tells the scheduler that a prefill session is over",
+        attributes=("session_id",),
     ),
     Seam(
         "sglang.srt.utils.msgspec_utils.msgspec_to_builtins",

@@ -43,6 +43,12 @@ class Abort(msgspec.Struct, tag="abort"):
     rid: str
 
 
+class CloseSession(msgspec.Struct, tag="close_session"):
+    """A prefill session is over; unknown ids are ignored."""
+
+    session_id: str
+
+
 class Call(msgspec.Struct, tag="call"):
     """Call a method of the host; answered by one `Answer` with the same id."""
 
@@ -50,7 +56,7 @@ class Call(msgspec.Struct, tag="call"):
     method: Literal["state", "flush_cache", "internal_state"]
 
 
-ToHost = Setup | Generate | Abort | Call
+ToHost = Setup | Generate | Abort | CloseSession | Call
 
 
 class Progressed(msgspec.Struct, tag="progress"):
@@ -141,6 +147,7 @@ __all__ = [
     "Abort",
     "Answer",
     "Call",
+    "CloseSession",
     "Deltas",
     "Failed",
     "FrameReader",

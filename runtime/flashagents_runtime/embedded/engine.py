@@ -166,6 +166,12 @@ class EmbeddedEngine:
         if self._host is not None:
             io_thread.io_loop().call_soon_threadsafe(self._host.abort, rid)
 
+    async def close_session(self, session_id: str) -> None:
+        """See `Engine.close_session`."""
+        self._check()
+        if self._host is not None:
+            io_thread.io_loop().call_soon_threadsafe(self._host.close_session, session_id)
+
     async def _call(self, method: str) -> Any:
         await self.start()
         assert self._host is not None

@@ -197,6 +197,10 @@ class HostProcess(asyncio.Protocol):
         if self._streams.pop(rid, None) is not None:
             self.send(wire.Abort(rid))
 
+    def close_session(self, session_id: str) -> None:
+        """A prefill session is over."""
+        self.send(wire.CloseSession(session_id))
+
     async def call(self, method: Any) -> Any:
         """Call a method of the host; raises EngineDiedError where it ends before it answers."""
         if self._error is not None:

@@ -37,6 +37,7 @@ class Server(asyncio.Protocol):
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._aborting: set[str] = set()
+        self._close_session_req = seams.symbol("sglang.srt.managers.io_struct.CloseSessionReqInput")
         self.closed: asyncio.Future[None] = self._loop.create_future()
 
     # ---- asyncio.Protocol
@@ -65,6 +66,8 @@ class Server(asyncio.Protocol):
         elif isinstance(message, wire.Abort):
             if message.rid in self._tasks:
                 self._spawn(self._abort(message.rid, self._tasks[message.rid]))
+        elif isinstance(message, wire.CloseSession):
+            self._spawn(self._manager.close_session(self._close_session_req(session_id=message.session_id)))
         elif isinstance(message, wire.Call):
             self._spawn(self._answer(message))
 

@@ -1,4 +1,4 @@
-"""SGLang's radix cache, with nodes that remember in which admission pass they were published."""
+"""SGLang's radix cache, with nodes that remember in which admission pass they were published, and pins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,33 @@ def cache_class() -> Any:
     tree_node = seams.symbol("sglang.srt.mem_cache.radix_cache.TreeNode")
 
     class FlashAgentsRadixCache(base):  # type: ignore[misc, valid-type]  # SGLang is untyped here
-        """RadixCache whose nodes keep `published_in` when they are split."""
+        """RadixCache whose nodes keep `published_in` when they are split, and that serves pins.
+
+        A split needs nothing for pins: the lower half is the old node, and a pin stands at its end.
+        """
+
+        pins: Any = None
+        """`scheduling.pins.Pins`, whose order `eviction_strategy` follows; None without the feature."""
+
+        def evict(self, params: Any) -> Any:
+            if self.pins is not None:
+                self.pins.expire()
+            return super().evict(params)
+
+        def _delete_leaf(self, node: Any) -> None:
+            if self.pins is not None:
+                self.pins.evicted(node)
+            super()._delete_leaf(node)
+
+        def reset(self) -> None:
+            if self.pins is not None:
+                self.pins.clear()
+            super().reset()
+
+        def cache_finished_req(self, req: Any, is_insert: bool = True, *, kv_len_to_handle: int) -> None:
+            super().cache_finished_req(req, is_insert, kv_len_to_handle=kv_len_to_handle)
+            if self.pins is not None and req.session_id is not None and req.finished():
+                self.pins.finished(self, req, kv_len_to_handle if is_insert else 0)
 
         def _split_node(self, key: Any, child: Any, split_len: int) -> Any:
             upper = super()._split_node(key, child, split_len)

@@ -128,6 +128,12 @@ class RemoteEngine:
         async with self._server.open("POST", "/abort_request", {"rid": rid}):
             pass
 
+    async def close_session(self, session_id: str) -> None:
+        """See `Engine.close_session`; only servers with our plug-in are told."""
+        if "soft_pins" in (await self.start()).features:
+            async with self._server.open("POST", "/close_session", {"session_id": session_id}):
+                pass
+
     async def state(self) -> EngineState:
         """See `Engine.state`; without the plug-in, what is cached counts as free."""
         await self.start()
