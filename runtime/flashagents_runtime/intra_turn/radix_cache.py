@@ -24,9 +24,17 @@ def cache_class() -> Any:
             return upper
 
         def add_locked_child(
-            self, parent: Any, child_key: Any, key: Any, value: Any, priority: int, published_in: int
+            self,
+            parent: Any,
+            child_key: Any,
+            key: Any,
+            value: Any,
+            priority: int,
+            published_in: int,
+            *,
+            req: Any,
         ) -> Any:
-            """Insert a node below `parent`, which has no child under `child_key`; returns the node.
+            """Insert a node of `req` below `parent`, which has no child under `child_key`; returns the node.
 
             The caller's lock on `parent` becomes one on the new node: the same as `_insert_helper`,
             `inc_lock_ref(node)`, `dec_lock_ref(parent)`, without walking the path twice. `value` (slots,
