@@ -339,6 +339,8 @@ HOST_SEAMS: tuple[Seam, ...] = (
             "get_internal_state",
             "get_loads",
             "flush_cache",
+            "load_lora_adapter",
+            "unload_lora_adapter",
             "model_config",
             "tokenizer",
         ),
@@ -363,6 +365,16 @@ HOST_SEAMS: tuple[Seam, ...] = (
             "top_logprobs_num",
             "return_text_in_logprobs",
         ),
+    ),
+    Seam(
+        "sglang.srt.managers.io_struct.LoadLoRAAdapterReqInput",
+        "loads an adapter while the engine runs",
+        attributes=("lora_name", "lora_path", "pinned"),
+    ),
+    Seam(
+        "sglang.srt.managers.io_struct.UnloadLoRAAdapterReqInput",
+        "unloads one",
+        attributes=("lora_name",),
     ),
     Seam(
         "sglang.srt.utils.msgspec_utils.msgspec_to_builtins",
@@ -473,6 +485,11 @@ LORA_SEAMS: tuple[Seam, ...] = (
             "forward_decode",
             "support_triton",
         ),
+    ),
+    Seam(
+        "sglang.srt.server_args.add_attention_backend_choices",
+        "lets a command line name our attention backend",
+        "(choices)",
     ),
     Seam("sglang.srt.mem_cache.memory_pool.KVWriteLoc", "where a layer writes its K and V"),
     Seam(

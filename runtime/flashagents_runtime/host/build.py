@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import sglang_seams as seams
+from ..lora_sharing.arguments import take_arguments
 from ..plugin import CACHE_BACKEND, register
 from .children import run_detokenizer_process, run_scheduler_process
 
@@ -58,8 +59,14 @@ def build_engine(
 
     seams.require_version()
     engine_class = seams.symbol(_ENGINE)
+    try:
+        args = {
+            **default_args(torch.cuda.is_available()),
+            **take_arguments(user_args, cuda=torch.cuda.is_available()),
+        }
+    except ValueError as e:
+        raise BadArgumentError(str(e)) from e
     register()
-    args = {**default_args(torch.cuda.is_available()), **user_args}
     _check_names(args, engine_class.server_args_class)
     if args.get("incremental_streaming_output") is not True:
         raise BadArgumentError("incremental_streaming_output=False cannot be had: the client takes deltas")

@@ -68,9 +68,7 @@ def value_part(adapter: Any, q_size: int, kv_size: int) -> ValueLora:
             raise Misfit(f"its layer {i} has no q_proj and v_proj; members need both in every layer")
         a, b = layer.weights[a], layer.weights[b]
         if int(a.shape[0]) != 3 * rank or tuple(b.shape) != (q_size + 2 * kv_size, rank):
-            raise Misfit(
-                f"its layer {i} has shapes {list(a.shape)} and {list(b.shape)}: no such q_proj, v_proj"
-            )
+            raise Misfit(f"the shapes of its layer {i} are not the model's: {list(a.shape)}, {list(b.shape)}")
         downs.append(a[2 * rank :].clone())
         ups.append(b[q_size + kv_size :].clone())
     return ValueLora(downs, ups, float(adapter.scaling))

@@ -51,6 +51,7 @@ def register() -> None:
     backends = seams.symbol(f"{_BACKEND}.ATTENTION_BACKENDS")
     if NAME not in backends:
         register_backend(NAME)(build)
+        seams.symbol("sglang.srt.server_args.add_attention_backend_choices")([NAME])
         stock = backends["torch_native"]
         register_backend("torch_native")(functools.partial(_build_on_cpu, stock))
 
