@@ -1,6 +1,7 @@
 """`flashagents serve`: SGLang's own HTTP server with our plug-in, for applications on other machines.
 
-Everything that SGLang's launcher takes may be given; our defaults are those of an embedded engine. It
+Everything that SGLang's launcher takes may be given, and `--lora-sharing` and `--lora-groups` (as JSON);
+our defaults are those of an embedded engine. It
 listens on the loopback unless `--host` says otherwise, and asks for no key unless `--api-key` sets one.
 """
 
@@ -53,15 +54,21 @@ def serve(model: str, user_args: Sequence[str]) -> None:
     from . import sglang_seams as seams
     from .host.build import default_args
     from .host.children import run_detokenizer_process, run_scheduler_process
+    from .lora_sharing.arguments import take_arguments, take_argv
     from .plugin import register
 
     seams.require_version()
-    register()
     cuda = torch.cuda.is_available()
+    user_args, sharing = take_argv(user_args)
+    defaults = {**default_args(cuda), **_SERVER_ARGS}
+    if "lora_sharing" in sharing:
+        needed = take_arguments(sharing, cuda=cuda)
+        defaults |= {k: v for k, v in needed.items() if k != "lora_paths"}
+    register()
     if not cuda:
         os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-    argv = server_argv(model, {**default_args(cuda), **_SERVER_ARGS}, user_args)
+    argv = server_argv(model, defaults, user_args)
     server_args = seams.symbol("sglang.srt.server_args.prepare_server_args")(argv)
     try:
         launch_server = seams.symbol("sglang.srt.entrypoints.http_server.launch_server")

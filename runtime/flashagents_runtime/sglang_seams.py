@@ -24,6 +24,7 @@ from .errors import SeamError
 
 __all__ = [
     "HOST_SEAMS",
+    "LORA_SEAMS",
     "SCHEDULER_SEAMS",
     "SEAMS",
     "SGLANG_VERSION",
@@ -408,6 +409,8 @@ HOST_SEAMS: tuple[Seam, ...] = (
             "get_internal_state",
             "get_loads",
             "flush_cache",
+            "load_lora_adapter",
+            "unload_lora_adapter",
             "model_config",
             "tokenizer",
         ),
@@ -439,13 +442,139 @@ HOST_SEAMS: tuple[Seam, ...] = (
         attributes=("session_id",),
     ),
     Seam(
+        "sglang.srt.managers.io_struct.LoadLoRAAdapterReqInput",
+        "loads an adapter while the engine runs",
+        attributes=("lora_name", "lora_path", "pinned"),
+    ),
+    Seam(
+        "sglang.srt.managers.io_struct.UnloadLoRAAdapterReqInput",
+        "unloads one",
+        attributes=("lora_name",),
+    ),
+    Seam(
         "sglang.srt.utils.msgspec_utils.msgspec_to_builtins",
         "internal state in plain types for the wire",
     ),
 )
 """What the host process and `flashagents serve` touch; some of it only a server imports."""
 
-SEAMS = SCHEDULER_SEAMS + HOST_SEAMS
+_LORA = "sglang.srt.lora"
+
+LORA_SEAMS: tuple[Seam, ...] = (
+    # ---- lora_sharing: adapters
+    Seam(
+        f"{_LORA}.lora_manager.LoRAManager",
+        "the adapters that are loaded, and the layers that carry them",
+        attributes=(
+            "base_hf_config",
+            "configs",
+            "loras",
+            "lora_refs",
+            "lora_modules",
+            "num_pinned_loras",
+            "max_lora_rank",
+            "dtype",
+            "device",
+            "create_lora_update_result",
+        ),
+    ),
+    Seam(
+        f"{_LORA}.lora_manager.LoRAManager.init_lora_adapters",
+        "the state of a scheduler begins with its LoRA manager",
+        "(self, lora_paths=None)",
+        hooked=True,
+    ),
+    Seam(
+        f"{_LORA}.lora_manager.LoRAManager.init_memory_pool",
+        "the ranks are known: members' V projections go to the device",
+        "(self)",
+        hooked=True,
+    ),
+    Seam(
+        f"{_LORA}.lora_manager.LoRAManager._load_lora_adapter",
+        "checks a member of a sharing group, and takes V's part out of its CPU weights",
+        "(self, lora_ref)",
+        hooked=True,
+    ),
+    Seam(
+        f"{_LORA}.lora_manager.LoRAManager._load_lora_adapter_from_tensors",
+        "the same for adapters that are sent",
+        "(self, lora_ref, tensors, config_dict, added_tokens_config=None)",
+        hooked=True,
+    ),
+    Seam(
+        f"{_LORA}.lora_manager.LoRAManager._unload_lora_adapter",
+        "forgets a member and what it has cached",
+        "(self, lora_ref)",
+        hooked=True,
+    ),
+    Seam(
+        f"{_LORA}.lora_manager.LoRAManager.prepare_lora_batch",
+        "notes which member each request of a batch is",
+        "(self, forward_batch)",
+        hooked=True,
+    ),
+    Seam(
+        f"{_LORA}.lora.LoRAAdapter",
+        "an adapter's CPU weights, Q, K and V stacked",
+        attributes=("layers", "scaling", "config", "normalize_qkv_proj"),
+    ),
+    Seam(
+        f"{_LORA}.layers.QKVParallelLinearWithLoRA.apply_lora",
+        "writes the low-rank rows of the pass's tokens",
+        "(self, base_output, x)",
+        hooked=True,
+    ),
+    # ---- lora_sharing: requests, pool and attention
+    Seam(
+        "sglang.srt.managers.schedule_batch.Req.__init__",
+        "a member's requests live in the namespace of its group",
+        hooked=True,
+    ),
+    Seam(
+        "sglang.srt.model_executor.pool_configurator.DefaultPoolConfigurator._compute_cell_size",
+        "a slot of the pool costs its rows too",
+        "(self, kvc, num_layers)",
+        hooked=True,
+    ),
+    Seam(
+        "sglang.srt.layers.attention.attention_registry",
+        "the attention backend is registered under our name; on a CPU it stands in for torch_native",
+        attributes=("ATTENTION_BACKENDS", "register_attention_backend"),
+    ),
+    Seam(
+        "sglang.srt.layers.attention.attention_registry.register_attention_backend",
+        "the same",
+        "(name)",
+    ),
+    Seam("sglang.srt.layers.attention.attention_registry.ATTENTION_BACKENDS", "the same"),
+    Seam(
+        "sglang.srt.layers.attention.base_attn_backend.AttentionBackend",
+        "subclassed: attention over V_base and the low-rank rows",
+        attributes=(
+            "init_forward_metadata",
+            "init_forward_metadata_out_graph",
+            "init_cuda_graph_state",
+            "get_cuda_graph_seq_len_fill_value",
+            "forward_extend",
+            "forward_decode",
+            "support_triton",
+        ),
+    ),
+    Seam(
+        "sglang.srt.server_args.add_attention_backend_choices",
+        "lets a command line name our attention backend",
+        "(choices)",
+    ),
+    Seam("sglang.srt.mem_cache.memory_pool.KVWriteLoc", "where a layer writes its K and V"),
+    Seam(
+        "sglang.kernels.ops.kvcache.kv_indices.create_flashinfer_kv_indices_triton",
+        "page tables on a GPU",
+    ),
+)
+"""What `lora_sharing` touches besides; checked in a scheduler process where it is configured."""
+
+SEAMS = SCHEDULER_SEAMS + LORA_SEAMS + HOST_SEAMS
 
 
 def installed_version() -> str | None:

@@ -53,7 +53,8 @@ class Call(msgspec.Struct, tag="call"):
     """Call a method of the host; answered by one `Answer` with the same id."""
 
     id: int
-    method: Literal["state", "flush_cache", "internal_state"]
+    method: Literal["state", "flush_cache", "internal_state", "load_lora", "unload_lora"]
+    arguments: dict[str, Any] = {}
 
 
 ToHost = Setup | Generate | Abort | CloseSession | Call

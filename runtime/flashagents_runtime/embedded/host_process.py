@@ -201,14 +201,14 @@ class HostProcess(asyncio.Protocol):
         """A prefill session is over."""
         self.send(wire.CloseSession(session_id))
 
-    async def call(self, method: Any) -> Any:
+    async def call(self, method: Any, arguments: dict[str, Any] | None = None) -> Any:
         """Call a method of the host; raises EngineDiedError where it ends before it answers."""
         if self._error is not None:
             raise copy.copy(self._error)
         call_id = next(self._call_ids)
         future: asyncio.Future[Any] = self._loop.create_future()
         self._calls[call_id] = future
-        self.send(wire.Call(call_id, method))
+        self.send(wire.Call(call_id, method, arguments or {}))
         try:
             return await future
         finally:

@@ -127,13 +127,15 @@ class Server(asyncio.Protocol):
     # ---- calls
 
     async def _answer(self, call: wire.Call) -> None:
-        methods: dict[str, Callable[[], Awaitable[Any]]] = {
+        methods: dict[str, Callable[..., Awaitable[Any]]] = {
             "state": self._state,
             "flush_cache": self._flush_cache,
             "internal_state": self.internal_state,
+            "load_lora": self._load_lora,
+            "unload_lora": self._unload_lora,
         }
         try:
-            value = await methods[call.method]()
+            value = await methods[call.method](**call.arguments)
         except Exception as e:
             logger.exception("call %s failed", call.method)
             self.send(wire.Answer(call.id, error=f"{call.method}: {type(e).__name__}: {e}"))
@@ -170,6 +172,18 @@ class Server(asyncio.Protocol):
     async def _flush_cache(self) -> bool:
         return bool((await self._manager.flush_cache()).success)
 
+    async def _load_lora(self, **fields: Any) -> str | None:
+        """None, or why the adapter was not loaded."""
+        request = seams.symbol("sglang.srt.managers.io_struct.LoadLoRAAdapterReqInput")(**fields)
+        result = await self._manager.load_lora_adapter(request, None)
+        return None if result.success else str(result.error_message)
+
+    async def _unload_lora(self, **fields: Any) -> str | None:
+        """None, or why the adapter was not unloaded."""
+        request = seams.symbol("sglang.srt.managers.io_struct.UnloadLoRAAdapterReqInput")(**fields)
+        result = await self._manager.unload_lora_adapter(request, None)
+        return None if result.success else str(result.error_message)
+
     async def info(self) -> EngineInfo:
         """What the engine is; asks the scheduler, so it proves that the engine answers."""
         import torch
@@ -181,6 +195,8 @@ class Server(asyncio.Protocol):
             features.append("lora")
         if ours is not None:
             features += [name for name, entry in ours["features"].items() if entry["active"]]
+            sharing = ours["features"].get("lora_sharing")
+            features += [f"lora_sharing={sharing['scheme']}"] if sharing is not None else []
         return EngineInfo(
             kind="embedded",
             model=self._model,

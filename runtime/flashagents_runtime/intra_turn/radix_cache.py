@@ -40,7 +40,8 @@ def cache_class() -> Any:
             super().reset()
 
         def cache_finished_req(self, req: Any, is_insert: bool = True, *, kv_len_to_handle: int) -> None:
-            super().cache_finished_req(req, is_insert, kv_len_to_handle=kv_len_to_handle)
+            """As stock, without inserting again what the tree has; then the request's session may pin it."""
+            self._finish(req, is_insert, kv_len_to_handle)
             if self.pins is not None and req.session_id is not None and req.finished():
                 self.pins.finished(self, req, kv_len_to_handle if is_insert else 0)
 
@@ -51,9 +52,17 @@ def cache_class() -> Any:
             return upper
 
         def add_locked_child(
-            self, parent: Any, child_key: Any, key: Any, value: Any, priority: int, published_in: int
+            self,
+            parent: Any,
+            child_key: Any,
+            key: Any,
+            value: Any,
+            priority: int,
+            published_in: int,
+            *,
+            req: Any,
         ) -> Any:
-            """Insert a node below `parent`, which has no child under `child_key`; returns the node.
+            """Insert a node of `req` below `parent`, which has no child under `child_key`; returns the node.
 
             The caller's lock on `parent` becomes one on the new node: the same as `_insert_helper`,
             `inc_lock_ref(node)`, `dec_lock_ref(parent)`, without walking the path twice. `value` (slots,
@@ -81,8 +90,7 @@ def cache_class() -> Any:
             row = self.req_to_token_pool.req_to_token[req.req_pool_idx, :n]
             req.prefix_indices = row.to(dtype=req.prefix_indices.dtype, copy=True)
 
-        def cache_finished_req(self, req: Any, is_insert: bool = True, *, kv_len_to_handle: int) -> None:
-            """As stock; where the tree has all of the request already, without inserting it again."""
+        def _finish(self, req: Any, is_insert: bool, kv_len_to_handle: int) -> None:
             n = min(kv_len_to_handle, len(req.origin_input_ids) + len(req.output_ids))
             if not is_insert or self.disable_finished_insert or not self._in_tree(req, n):
                 super().cache_finished_req(req, is_insert, kv_len_to_handle=kv_len_to_handle)
