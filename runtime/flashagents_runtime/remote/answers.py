@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ..errors import EngineError
 from ..types import AnswerFormat, Delta, GenerateRequest, ToolCall
 from .http import Server
 
@@ -52,7 +53,7 @@ class RemoteAnswer:
         if self._reasoning_parser is not None and not self._format.call_required:
             body = {"text": text, "reasoning_parser": self._reasoning_parser}
             parts = await self._server.json("POST", "/separate_reasoning", body)
-            text, thought = parts.get("text") or "", parts.get("reasoning_text") or ""
+            text, thought = _texts(parts, "text", "reasoning_text")
         result = delta.result
         if self._format.tools:
             whole = text
@@ -73,16 +74,25 @@ class RemoteAnswer:
                 tools = [tool.as_openai() for tool in self._format.tools]
                 body = {"text": text, "tools": tools, "tool_call_parser": self._tool_parser}
                 parts = await self._server.json("POST", "/parse_function_call", body)
-                beside = parts["normal_text"]
+                [beside] = _texts(parts, "normal_text")
                 found = [(call["name"], call["parameters"]) for call in parts["calls"]]
             names = {tool.name for tool in self._format.tools}
             calls = [ToolCall(name=name, arguments=arguments) for name, arguments in found]
             if all(c.name in names and isinstance(json.loads(c.arguments), dict) for c in calls):
                 # The server does not say whether a call was begun; its parser leaves the text then.
                 return beside, calls, bool(calls)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             pass
         return beside, [], True
+
+
+def _texts(parts: Any, *names: str) -> list[str]:
+    """Texts of a parser's answer; EngineError where it has another form."""
+    found = [parts.get(name) or "" for name in names] if isinstance(parts, dict) else []
+    texts = [text for text in found if isinstance(text, str)]
+    if len(texts) != len(names):
+        raise EngineError(f"the server's parser did not answer with {' and '.join(names)}")
+    return texts
 
 
 def _calls_schema(fmt: AnswerFormat) -> dict[str, Any]:
