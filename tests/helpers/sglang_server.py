@@ -121,6 +121,9 @@ class FakeSGLang:
             input_ids=body["input_ids"],
             sampling=msgspec.convert(body["sampling_params"], SamplingParams),
             logprobs=body.get("return_logprob", False),
+            lora=body.get("lora_path"),
+            extra_key=body.get("extra_key"),
+            cache_salt=body.get("cache_salt"),
         )
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)

@@ -12,7 +12,14 @@ import aiohttp
 import msgspec
 
 from .._version import __version__
-from ..errors import EngineDiedError, EngineError, EngineStartError, FlashAgentsError, RequestRejectedError
+from ..errors import (
+    EngineClosedError,
+    EngineDiedError,
+    EngineError,
+    EngineStartError,
+    FlashAgentsError,
+    RequestRejectedError,
+)
 from ..host.outputs import Rejected, request_fields, to_delta
 from ..limits import check_request
 from ..types import Delta, EngineInfo, EngineState, GenerateRequest, Progress, ProgressCallback
@@ -73,10 +80,12 @@ class RemoteEngine:
         try:
             model = await self._server.json("GET", "/model_info")
             server = await self._server.json("GET", "/server_info")
-        except EngineDiedError as e:
-            raise EngineStartError(str(e)) from e
+        except EngineClosedError:
+            raise
         except RequestRejectedError as e:
             raise EngineStartError(f"{e} (is it an SGLang server?)") from e
+        except EngineError as e:
+            raise EngineStartError(str(e)) from e
         if not isinstance(model, dict) or not isinstance(server, dict) or "model_path" not in model:
             raise EngineStartError(f"{self._server.url} is no SGLang server: it does not name its model")
         try:
