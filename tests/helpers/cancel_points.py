@@ -51,6 +51,9 @@ class _Driven:
         self._interrupter = interrupter
         self._coro = coro
 
+    def __del__(self) -> None:
+        self._coro.close()  # a task that is cancelled before its first step does the same
+
     def __await__(self) -> Generator[Any, Any, Any]:
         error: BaseException | None = None
         while True:
