@@ -64,7 +64,8 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         model_info: overrides what is inferred from the model's configuration and chat template.
         tokenizer: overrides the model's own tokenizer and chat template.
         lora: name of the LoRA adapter that this client speaks through.
-        cache_salt: namespace of the prefix cache: clients with different salts share no prefix.
+        cache_salt: namespace of the prefix cache: clients with different salts share no prefix. A secret,
+            not empty; give each tenant its own.
         create_args: arguments of every call, see `CreateArgs`: temperature, max_tokens, ...
 
     Raises:
@@ -97,6 +98,8 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         self._create_args = parse_create_args(create_args)
         if model_info is not None:
             validate_model_info(model_info)
+        if cache_salt == "":
+            raise ValueError("cache_salt is empty, which keeps nothing apart: give a text, or leave it out")
         if (engine is not None) + bool(engine_args) + (engine_url is not None) > 1:
             raise ValueError(
                 "engine is an engine that exists, engine_args are for one that the client starts, and "

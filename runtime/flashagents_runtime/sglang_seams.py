@@ -358,6 +358,11 @@ HOST_SEAMS: tuple[Seam, ...] = (
         "`flashagents serve` runs SGLang's own server, its children through our functions",
     ),
     Seam(
+        "sglang.srt.entrypoints.http_server.app",
+        "`flashagents serve` puts its limits around SGLang's HTTP application",
+        attributes=("add_middleware",),
+    ),
+    Seam(
         "sglang.srt.function_call.function_call_parser.FunctionCallParser",
         "finds tool calls in answers, and makes the grammars that enforce them",
         attributes=(

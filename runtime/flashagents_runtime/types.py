@@ -121,7 +121,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         priority: SGLang's request priority; only engines started with priority scheduling take it.
         session_id: ties requests of one prefill session together (`GenerateReqInput.session_id`).
         extra_key: a further part of the radix cache's key: requests with different keys share nothing.
-        cache_salt: namespace that keeps the prefixes of one tenant from another.
+        cache_salt: namespace that keeps the prefixes of one tenant from another; a secret, never empty.
         routed_dp_rank: data-parallel rank that must serve the request.
         logprobs: return the log-probability of every generated token.
         top_logprobs: with `logprobs`, how many alternatives to return at each position.
@@ -142,6 +142,13 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     top_logprobs: int = 0
     image_data: list[str] | None = None
     format: AnswerFormat | None = None
+
+    def __repr__(self) -> str:
+        """Without keys of the cache, which are secrets of a tenant, and without the prompt's content."""
+        shown = f"rid={self.rid!r}, input_ids=<{len(self.input_ids)} tokens>, sampling={self.sampling!r}"
+        if self.lora is not None:
+            shown += f", lora={self.lora!r}"
+        return f"GenerateRequest({shown})"
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):

@@ -30,6 +30,10 @@ class Setup(msgspec.Struct, tag="setup"):
     run_dir: str
     token: str
 
+    def __repr__(self) -> str:
+        """Without the engine's arguments, which may hold keys."""
+        return f"Setup(model={self.model!r}, engine_args=<{', '.join(sorted(self.engine_args))}>)"
+
 
 class Generate(msgspec.Struct, tag="generate"):
     """Serve a request; answered by `Deltas`, the last with a result, or one `Failed`."""

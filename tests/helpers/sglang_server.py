@@ -153,6 +153,9 @@ class FakeSGLang:
             sampling=msgspec.convert(body["sampling_params"], SamplingParams),
             logprobs=body.get("return_logprob", False),
             image_data=body.get("image_data"),
+            lora=body.get("lora_path"),
+            extra_key=body.get("extra_key"),
+            cache_salt=body.get("cache_salt"),
         )
         schema = json.loads(ours.sampling.json_schema or "{}")
         as_array = isinstance(schema, dict) and schema.get("type") == "array"

@@ -278,6 +278,8 @@ class PrefillSession:
         for name in ("lora", "extra_key", "cache_salt", "routed_dp_rank"):
             mine, theirs = getattr(self, name), getattr(request, name)
             if theirs is not None and theirs != mine:
+                if name in ("extra_key", "cache_salt"):  # a tenant's secrets
+                    raise ValueError(f"the request's {name} is not that of its session")
                 raise ValueError(f"the request has {name}={theirs!r}, but its session {mine!r}")
             changes[name] = mine
         return msgspec.structs.replace(request, **changes)

@@ -11,6 +11,7 @@ from typing import Any, cast
 from .. import sglang_seams as seams
 from .. import wire
 from .._version import __version__
+from ..redact import without_secrets
 from ..types import Delta, EngineInfo, GenerateRequest
 from .answers import Parsers
 from .outputs import Rejected, to_delta, to_sglang_request
@@ -147,7 +148,7 @@ class Server(asyncio.Protocol):
         states = await self._manager.get_internal_state()
         to_builtins = seams.symbol("sglang.srt.utils.msgspec_utils.msgspec_to_builtins")
         out: dict[str, Any] = to_builtins(states[0])
-        return out
+        return without_secrets(out)  # SGLang's arguments are in it
 
     async def _state(self) -> dict[str, int]:
         ours = (await self.internal_state()).get("flashagents")

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ..errors import EngineError
 from ..types import AnswerFormat, Delta, GenerateRequest, GenerateResult, ToolCall
 from .http import Server
 from .marks import CALLS, THOUGHTS, beginning_of
@@ -87,7 +88,7 @@ class RemoteAnswer:
                 tools = [tool.as_openai() for tool in self._format.tools]
                 body = {"text": text, "tools": tools, "tool_call_parser": self._tool_parser}
                 parts = await self._server.json("POST", "/parse_function_call", body)
-                beside = parts["normal_text"]
+                [beside] = _texts(parts, "normal_text")
                 found = [(call["name"], call["parameters"]) for call in parts["calls"]]
             names = {tool.name for tool in self._format.tools}
             calls = [ToolCall(name=name, arguments=arguments) for name, arguments in found]
@@ -95,7 +96,7 @@ class RemoteAnswer:
                 # The server does not say whether a call was begun that its parser cannot read.
                 mark = CALLS.get(self._tool_parser)
                 return beside, calls, bool(calls) or (mark is not None and mark in text)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             pass
         return beside, [], True
 
@@ -151,7 +152,17 @@ class _Thought:
             text = self._prefix + text
         body = {"text": text, "reasoning_parser": self._parser}
         parts = await self._server.json("POST", "/separate_reasoning", body)
-        return parts.get("reasoning_text") or "", (parts.get("text") or "") + after
+        thought, beside = _texts(parts, "reasoning_text", "text")
+        return thought, beside + after
+
+
+def _texts(parts: Any, *names: str) -> list[str]:
+    """Texts of a parser's answer; EngineError where it has another form."""
+    found = [parts.get(name) or "" for name in names] if isinstance(parts, dict) else []
+    texts = [text for text in found if isinstance(text, str)]
+    if len(texts) != len(names):
+        raise EngineError(f"the server's parser did not answer with {' and '.join(names)}")
+    return texts
 
 
 def _calls_schema(fmt: AnswerFormat) -> dict[str, Any]:
