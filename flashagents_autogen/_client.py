@@ -43,6 +43,7 @@ from ._events import log_call, log_stream_end, log_stream_start
 from ._messages import to_chat, to_tools
 from ._model import ModelSource
 from ._sampling import CreateArgs, parse_create_args
+from ._trace import trace_turn
 from ._usage import FlashRequestUsage, add_usage
 
 
@@ -261,6 +262,7 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
             raise
         finally:
             account.close()
+            trace_turn(self._engine, call, account)
             with self._usage_lock:
                 self._usage = add_usage(self._usage, account.usage)
 

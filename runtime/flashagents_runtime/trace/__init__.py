@@ -1,6 +1,6 @@
 """See a run: who decoded when, what was prefilled meanwhile, what was found and what was in vain.
 
-Framework-neutral: the engine's clients, hand-off and teams call `record`; sinks listen.
+Framework-neutral: clients, hand-off and teams call `record`; sinks such as `Trace` listen.
 """
 
 from .events import (
@@ -9,6 +9,7 @@ from .events import (
     Event,
     Handoff,
     Mark,
+    Outcome,
     SessionEnd,
     ToolRun,
     TraceSink,
@@ -19,20 +20,32 @@ from .events import (
     recording,
     remove_sink,
 )
+from .recorder import Trace
+from .scope import Scope, current_scope, scope
+from .view import Gaps, Row, Summary, TraceView
 
 __all__ = [
     "AnyEvent",
     "Chunk",
     "Event",
+    "Gaps",
     "Handoff",
     "Mark",
+    "Outcome",
+    "Row",
+    "Scope",
     "SessionEnd",
+    "Summary",
     "ToolRun",
+    "Trace",
     "TraceSink",
+    "TraceView",
     "Turn",
     "add_sink",
+    "current_scope",
     "engine_name",
     "record",
     "recording",
     "remove_sink",
+    "scope",
 ]

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+    from ..types import EngineInfo
 
 _log = logging.getLogger(__name__)
 
@@ -90,6 +94,7 @@ class SessionEnd(Event, frozen=True, kw_only=True, tag="session"):
     Attributes:
         session: its id.
         time: when.
+        rid: the agent's real request; "" where none came.
         chunks: warm-up requests.
         computed: computed ahead of the turn.
         prewarmed: of these, found by the real prompt.
@@ -98,6 +103,7 @@ class SessionEnd(Event, frozen=True, kw_only=True, tag="session"):
 
     session: str
     time: float
+    rid: str = ""
     chunks: int = 0
     computed: int = 0
     prewarmed: int = 0
@@ -199,20 +205,23 @@ def record(event: AnyEvent) -> None:
             remove_sink(sink)
 
 
-def engine_name(engine: object) -> str:
-    """A short name for an engine: its kind, the last part of its model, and which of several it is.
+def engine_name(engine: Engine) -> str:
+    """A short name for an engine: its kind, its model's last part, and which of this process's engines it is.
 
-    For example "embedded:SmolLM2-135M-Instruct#1": the numbers tell engines of one process apart.
+    For example "embedded:SmolLM2-135M-Instruct#1". Shares of one engine have one name. "" before the start.
     """
-    info = getattr(engine, "info", None)
-    with _lock:
-        number = _numbers.setdefault(id(engine), len(_numbers) + 1)
+    info = engine.info
     if info is None:
-        return f"engine#{number}"
-    return f"{info.kind}:{info.model.rstrip('/').rpartition('/')[2]}#{number}"
+        return ""
+    with _lock:
+        known = _names.get(id(info))
+        if known is None or known[0] is not info:  # the entry keeps `info` alive, so ids are not used twice
+            name = f"{info.kind}:{info.model.rstrip('/').rpartition('/')[2]}#{len(_names) + 1}"
+            known = _names[id(info)] = (info, name)
+    return known[1]
 
 
-_numbers: dict[int, int] = {}
+_names: dict[int, tuple[EngineInfo, str]] = {}
 
 __all__ = [
     "AnyEvent",
