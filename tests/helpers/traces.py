@@ -10,7 +10,6 @@ ENGINE = "scripted:model#1"
 
 
 def made_up(
-    *,
     agents: int = 4,
     workflows: int = 1,
     turns: int = 12,
