@@ -105,7 +105,7 @@ class Bars:
                 escape(turn.engine),
             ]
         )
-        label = escape(turn.agent) if self.view.by_workflow else f"{turn.completion} tokens"
+        label = escape(turn.agent) if self.view.by_workflow else f"{turn.completion}"
         waiting = Bar("wait", lane, start, first, hint)
         return (
             [waiting, Bar("decode", lane, first, end, hint, label)] if turn.first is not None else [waiting]

@@ -83,6 +83,7 @@ def _parts(graph_objects: Any, picture: Bars, shown: set[str]) -> list[Any]:
         if not bars:
             continue
         low = bars[0].low
+        edge = 0.5 if kind == "decode" and picture.view.by_workflow else 0  # parts turns of one lane
         parts.append(
             graph_objects.Bar(
                 orientation="h",
@@ -101,7 +102,7 @@ def _parts(graph_objects: Any, picture: Bars, shown: set[str]) -> list[Any]:
                 marker={
                     "color": color,
                     "opacity": 0.45 if kind == "wait" else 1.0,
-                    "line": {"width": 0.5, "color": "white"},
+                    "line": {"width": edge, "color": "white"},
                 },
                 name=name,
                 legendgroup=kind,

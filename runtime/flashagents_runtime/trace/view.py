@@ -145,7 +145,7 @@ class TraceView:
     def bounds(self) -> tuple[float, float]:
         """First and last time of all events."""
         spans: list[Turn | Chunk | ToolRun] = [*self.turns, *self.chunks, *self.tools]
-        points = [e.time for e in (*self.sessions, *self.marks)]
+        points = [e.time for e in self.sessions] + [e.time for e in self.marks]
         starts, ends = [e.start for e in spans] + points, [e.end for e in spans] + points
         return (min(starts), max(ends)) if starts else (0.0, 0.0)
 
