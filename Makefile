@@ -28,7 +28,7 @@ test: ## lint, type check and run all tests (ARGS="-k name")
 	@$(SETUP) test
 	@$(BIN)/python scripts/run_tests.py --lint -- $(ARGS)
 
-test-fast: ## the tests that need neither an engine nor the Triton interpreter
+test-fast: ## the tests that need no engine, no Triton interpreter and no download
 	@$(SETUP) test
 	@$(BIN)/python scripts/run_tests.py --fast -- $(ARGS)
 

@@ -106,8 +106,20 @@ def check_call(
     args = parse_create_args(extra_create_args, base)
     offered = to_tools(tools)
     callable_tools, call_required = chosen_tools(offered, tool_choice, args.tool_choice)
-    schema = json_schema(json_output, args.response_format)
+    _one_class(json_output, extra_create_args)
+    schema = json_schema(json_output, args.answer_format)
     return CheckedCall(messages, args, offered, callable_tools, call_required, json_output, schema)
+
+
+def _one_class(json_output: bool | type[BaseModel] | None, extra: Mapping[str, Any]) -> None:
+    """As AutoGen's clients: two descriptions of the answer, of which neither can give way, are refused."""
+    if isinstance(json_output, type):
+        for name in ("response_format", "format"):
+            value = extra.get(name)
+            if isinstance(value, type) or (name == "format" and value is not None):
+                raise ValueError(
+                    f"json_output and {name} both say what the answer looks like: use json_output"
+                )
 
 
 __all__ = ["Call", "CheckedCall", "ToolChoice", "check_call"]

@@ -351,6 +351,10 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
             **self._create_args.model_dump(exclude_none=True),
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles are clients of the same config: they share the engine, and hold its secrets."""
+        return _rebuild, (type(self), self._to_config())
+
     @classmethod
     def _from_config(cls, config: FlashAgentsClientConfig) -> Self:
         args = {name: getattr(config, name) for name in CreateArgs.model_fields}
@@ -364,6 +368,12 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
             cache_salt=config.cache_salt.get_secret_value() if config.cache_salt is not None else None,
             **{name: value for name, value in args.items() if value is not None},
         )
+
+
+def _rebuild(
+    cls: type[FlashAgentsChatCompletionClient], config: FlashAgentsClientConfig
+) -> FlashAgentsChatCompletionClient:
+    return cls._from_config(config)
 
 
 def _make_engine(

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flashagents_runtime import plugin, sglang_seams
+from flashagents_runtime import engine_args, plugin, sglang_seams
+from flashagents_runtime.host.build import default_args
 from flashagents_runtime.sglang_seams import SEAMS, Seam, SeamError
 
 DOCS = Path(__file__).parents[2] / "docs" / "sglang-hooks.md"
@@ -32,6 +33,11 @@ pytestmark = pytest.mark.engine
 @pytest.mark.parametrize("seam", SEAMS, ids=lambda seam: seam.target.removeprefix("sglang.srt."))
 def test_seam_fits(seam: Seam) -> None:
     assert sglang_seams.check([seam]) == []
+
+
+def test_the_names_of_engine_arguments_are_those_of_the_installed_release() -> None:
+    assert engine_args.FILE.read_text().split() == engine_args.installed_names()
+    assert {*default_args(True), *default_args(False)} <= engine_args.known_names()
 
 
 def test_misfits_are_named() -> None:

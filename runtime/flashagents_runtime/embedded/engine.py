@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+from ..engine_args import check_names
 from ..errors import EngineClosedError, EngineError
 from ..limits import check_request
 from ..types import Delta, EngineInfo, EngineState, GenerateRequest, Progress, ProgressCallback
@@ -32,6 +33,9 @@ class EmbeddedEngine:
         engine_args: arguments of `sglang.srt.server_args.ServerArgs`, by name. What is left out is
             SGLang's default on a GPU, and fitting values on a machine without one.
 
+    Raises:
+        UnsupportedFeatureError: SGLang has no engine argument of that name (also a ValueError).
+
     Example:
         >>> async with EmbeddedEngine() as engine:
         ...     async for delta in engine.generate(GenerateRequest(input_ids=ids)):
@@ -39,6 +43,7 @@ class EmbeddedEngine:
     """
 
     def __init__(self, model: str | Path | None = None, **engine_args: Any) -> None:
+        check_names(engine_args)
         self.model = None if model is None else str(model)
         self.engine_args = engine_args
         self._lock = threading.RLock()  # re-entrant: a finalizer may close us inside

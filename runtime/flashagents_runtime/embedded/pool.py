@@ -68,6 +68,7 @@ def acquire_engine(
 
     Raises:
         TypeError: an argument is no plain JSON value, or is given twice.
+        UnsupportedFeatureError: SGLang has no argument of that name (also a ValueError).
     """
     args = normalise_engine_args(engine_args or {})
     key = pool_key(model, args)

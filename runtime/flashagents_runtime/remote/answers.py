@@ -16,6 +16,27 @@ from .http import Server
 
 _FALLBACK_TOOL_PARSER = "hermes"
 
+#: What a call begins with, by the name of SGLang's parser (its `bot_token`); parsers without one are left
+#: out. `/parse_function_call` does not say whether a call was begun that it could not read.
+CALL_BEGINNINGS = {
+    **dict.fromkeys(("deepseekv3", "deepseekv31"), "<\uff5ctool\u2581calls\u2581begin\uff5c>"),
+    **dict.fromkeys(("glm", "glm45", "glm47", "hermes", "mimo", "qwen", "qwen25", "trinity"), "<tool_call>"),
+    "cohere_command4": "<|START_ACTION|>",
+    "deepseekv32": "<\uff5cDSML\uff5cfunction_calls>",
+    "deepseekv4": "<\uff5cDSML\uff5ctool_calls>",
+    "gpt-oss": "<|start|>assistant<|channel|>commentary",
+    "hunyuan": "<tool_calls>",
+    "inkling": "<|content_invoke_tool_json|>",
+    "interns1": "<|action_start|> <|plugin|>",
+    "kimi_k2": "<|tool_calls_section_begin|>",
+    "kimi_k3": "<|open|>tools<|sep|>",
+    "lfm2": "<|tool_call_start|>",
+    "llama3": "<|python_tag|>",
+    "minicpm5": "<function",
+    "mistral": "[TOOL_CALLS]",
+    "step3": "<\uff5ctool_calls_begin\uff5c>",
+}
+
 
 class RemoteAnswer:
     """One answer. `request` is what the server is to be asked."""
@@ -78,8 +99,8 @@ class RemoteAnswer:
             names = {tool.name for tool in self._format.tools}
             calls = [ToolCall(name=name, arguments=arguments) for name, arguments in found]
             if all(c.name in names and isinstance(json.loads(c.arguments), dict) for c in calls):
-                # The server does not say whether a call was begun; its parser leaves the text then.
-                return beside, calls, bool(calls)
+                marker = CALL_BEGINNINGS.get(self._tool_parser)
+                return beside, calls, bool(calls) or (marker is not None and marker in text)
         except (ValueError, KeyError, TypeError):
             pass
         return beside, [], True
