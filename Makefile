@@ -1,7 +1,7 @@
 # Every target does its own set-up in $(VENV) and can be run first. `make help` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format dev lock clean
+.PHONY: help demo test test-fast lint format dev docs lock clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -45,6 +45,10 @@ dev: ## set-up for contributors: test tools, build, pre-commit hooks
 	@$(SETUP) dev
 	@$(BIN)/pre-commit install
 
+docs: ## build the documentation site in build/site (ARGS="--strict")
+	@$(SETUP) docs
+	@$(BIN)/mkdocs build --quiet $(ARGS)
+
 COMPILE := $(BIN)/uv --no-progress pip compile --quiet --no-header --python-version 3.11 \
 	--python-platform x86_64-manylinux_2_35
 
@@ -54,6 +58,7 @@ lock: ## write the pinned requirements/*.txt anew from the *.in files
 	$(COMPILE) --override requirements/gpu-overrides.txt --only-binary :all: \
 		requirements/gpu.in pyproject.toml -o requirements/gpu.txt
 	$(COMPILE) -c requirements/cpu.txt requirements/test.in -o requirements/test.txt
+	$(COMPILE) -c requirements/cpu.txt -c requirements/test.txt requirements/docs.in -o requirements/docs.txt
 	$(COMPILE) -c requirements/test.txt requirements/dev.in -o requirements/dev.txt
 
 clean: ## remove the virtual environment and all caches of tools (not the model cache)

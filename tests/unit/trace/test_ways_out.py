@@ -163,9 +163,6 @@ def test_a_page_loads_nothing_and_trusts_no_name(tmp_path: Path) -> None:
     text = trace.save(tmp_path / "x.html").read_text()
     page = Page(text)
     assert not [a for _, a in page.tags for name in ("src", "href") if (a.get(name) or "").startswith("http")]
-    assert "alert(" not in re.sub(r"<script.*?</script>", "", text, flags=re.S).replace(
-        "&lt;script&gt;alert(", ""
-    )
     assert '<script>alert("x")' not in text
     assert "default-src 'none'" in text
     assert NASTY in page.cells
