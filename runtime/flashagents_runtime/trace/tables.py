@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from ..html_tables import html_table, shown
 from .view import Row, Summary
 
 if TYPE_CHECKING:
@@ -48,37 +49,8 @@ SUMMARY = {
 
 
 def cell(name: str, value: Any) -> str:
-    """A value as people read it; "" for None."""
-    if value is None:
-        return ""
-    if name in _MS:
-        return f"{value * 1000:,.1f}"
-    if isinstance(value, float):
-        return f"{value:,.2f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def html_table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> str:
-    """A plain table of texts; columns that look like numbers stand right."""
-    parts = ["<table>"]
-    if head:
-        parts.append("<thead><tr>" + "".join(f"<th>{escape(text)}</th>" for text in head) + "</tr></thead>")
-    parts.append("<tbody>")
-    for row in rows:
-        parts.append("<tr>" + "".join(_td(text) for text in row) + "</tr>")
-    return "".join([*parts, "</tbody></table>"])
-
-
-def _td(text: str) -> str:
-    number = text[:1].isdigit() and text.replace(",", "").replace(".", "").isdigit()
-    style = ' style="text-align:right"' if number else ""
-    return f"<td{style}>{escape(text)}</td>"
-
-
-def figures_html(title: str, figures: Mapping[str, Any]) -> str:
-    """A titled table of names and values."""
-    rows = [(name.replace("_", " "), cell(name, value)) for name, value in figures.items()]
-    return f"<b>{escape(title)}</b>{html_table(rows)}"
+    """A value of one of the columns as people read it."""
+    return f"{value * 1000:,.1f}" if name in _MS and value is not None else shown(value)
 
 
 def turn_rows(rows: Iterable[Row]) -> list[list[str]]:
@@ -112,8 +84,6 @@ __all__ = [
     "COLUMNS",
     "SUMMARY",
     "cell",
-    "figures_html",
-    "html_table",
     "summary_rows",
     "trace_html",
     "turn_rows",
