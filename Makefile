@@ -1,7 +1,7 @@
 # Every target does its own set-up in $(VENV) and can be run first. `make help` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format dev lock audit soak fuzz clean
+.PHONY: help demo test test-fast lint format dev docs lock audit soak fuzz clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -59,6 +59,10 @@ fuzz: ## coverage-guided fuzzing of what comes from outside (ARGS="--seconds 600
 	@$(SETUP) dev
 	@$(BIN)/python scripts/fuzz.py $(ARGS)
 
+docs: ## build the documentation site in build/site (ARGS="--strict")
+	@$(SETUP) docs
+	@$(BIN)/mkdocs build --quiet $(ARGS)
+
 COMPILE := $(BIN)/uv --no-progress pip compile --quiet --no-header --python-version 3.11 \
 	--python-platform x86_64-manylinux_2_35
 
@@ -68,6 +72,7 @@ lock: ## write the pinned requirements/*.txt anew from the *.in files
 	$(COMPILE) --override requirements/gpu-overrides.txt --only-binary :all: \
 		requirements/gpu.in pyproject.toml -o requirements/gpu.txt
 	$(COMPILE) -c requirements/cpu.txt requirements/test.in -o requirements/test.txt
+	$(COMPILE) -c requirements/cpu.txt -c requirements/test.txt requirements/docs.in -o requirements/docs.txt
 	$(COMPILE) -c requirements/cpu.txt -c requirements/test.txt \
 		requirements/dev.in -o requirements/dev.txt
 

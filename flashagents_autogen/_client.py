@@ -45,6 +45,7 @@ from ._model import ModelSource
 from ._prompt_side import PromptSide
 from ._sampling import CreateArgs, parse_create_args
 from ._side_channel import open_tap
+from ._trace import trace_turn
 from ._usage import FlashRequestUsage, add_usage
 
 
@@ -278,6 +279,7 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
             raise
         finally:
             account.close()
+            trace_turn(self._engine, call, account)
             with self._usage_lock:
                 self._usage = add_usage(self._usage, account.usage)
 

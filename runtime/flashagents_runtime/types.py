@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from .html_tables import figures_html
+
 FinishReason = Literal["stop", "length", "abort"]
 
 
@@ -180,6 +182,9 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prewarmed_tokens: int = 0
     shared_in_turn_tokens: int = 0
 
+    def _repr_html_(self) -> str:
+        return figures_html("Tokens", msgspec.structs.asdict(self))
+
 
 class GenerateResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a request ended.
@@ -238,6 +243,12 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     features: list[str]
 
+    def _repr_html_(self) -> str:
+        figures = msgspec.structs.asdict(self)
+        figures["versions"] = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        figures["features"] = ", ".join(self.features)
+        return figures_html("Engine", figures)
+
 
 class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     """A look at a running engine; all figures in tokens or requests.
@@ -252,6 +263,9 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     kv_free: int
     running: int
     waiting: int
+
+    def _repr_html_(self) -> str:
+        return figures_html("Engine, now", msgspec.structs.asdict(self))
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):

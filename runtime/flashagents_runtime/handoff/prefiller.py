@@ -66,6 +66,8 @@ class Prefiller:
         routed_dp_rank: int | None = None,
         expected: int | None = None,
         chunk_size: int | None = None,
+        agent: str = "",
+        workflow: str = "",
     ) -> PrefillSession:
         """Open a session; end it with `generate` or `close`.
 
@@ -76,6 +78,8 @@ class Prefiller:
             routed_dp_rank: with data parallelism, the rank that all its requests go to.
             expected: tokens that upstream will write, where that can be guessed.
             chunk_size: for this session alone.
+            agent: whose prompt it is, for traces; that of the real request where it is left out.
+            workflow: the same, of the workflow.
         """
         sizer = ChunkSizer(self.curve, chunk_size or self._chunk_size, expected=expected)
         session = PrefillSession(
@@ -85,6 +89,8 @@ class Prefiller:
             extra_key=extra_key,
             cache_salt=cache_salt,
             routed_dp_rank=routed_dp_rank,
+            agent=agent,
+            workflow=workflow,
         )
         self._sessions[session] = None
         return session

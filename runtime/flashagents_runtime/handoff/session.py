@@ -17,6 +17,7 @@ from ..types import Delta, GenerateRequest, GenerateResult, SamplingParams
 from .chunk_sizer import ChunkSizer
 from .common_prefix import common_prefix
 from .intervals import Intervals
+from .session_trace import trace_chunk, trace_end
 
 if TYPE_CHECKING:
     from .prefiller import Prefiller
@@ -96,6 +97,8 @@ class PrefillSession:
         session_id: sent with every request (`GenerateRequest.session_id`).
         figures: counts so far.
         error: why warming has stalled; None where it has not.
+        agent, workflow: whose prompt it is, for traces; "" where that was not said.
+        rid: of the real request; "" before `generate`.
     """
 
     def __init__(
@@ -107,7 +110,11 @@ class PrefillSession:
         extra_key: str | None = None,
         cache_salt: str | None = None,
         routed_dp_rank: int | None = None,
+        agent: str = "",
+        workflow: str = "",
     ) -> None:
+        self.agent, self.workflow = agent, workflow
+        self.rid = ""
         self.session_id = uuid.uuid4().hex
         self.figures = SessionFigures()
         self.error: FlashAgentsError | None = None
@@ -233,7 +240,7 @@ class PrefillSession:
         """
         self._check_open()
         request = self._adopt(request)
-        self._state = "generating"
+        self._state, self.rid = "generating", request.rid
         if self._flushing == "worth" and self._flushed_at is not None:
             self._prefiller.observe_gap(self._prefiller.clock() - self._flushed_at)
         try:
@@ -261,6 +268,7 @@ class PrefillSession:
             self.figures.wasted = self.figures.computed - self.figures.prewarmed
             if self.figures.chunks and not self._answered:
                 self._prefiller.unpin(self.session_id)
+            trace_end(self, self._prefiller)
             self._prefiller.forget(self)
 
     async def close(self) -> None:
@@ -356,6 +364,7 @@ class PrefillSession:
         assert chunk is not None
         self.figures.aborted_chunks += 1
         self.figures.computed += len(chunk.ids) - chunk.warm
+        trace_chunk(self, self._prefiller, chunk, "cancelled", len(chunk.ids) - chunk.warm)
         self._leaving.add(chunk.task)
         chunk.task.cancel()
 
@@ -380,6 +389,7 @@ class PrefillSession:
             if self._state == "generating" and self._prefiller.answers_at_once:
                 return  # cancelled by the server, which does so before a chunk has begun
             self.figures.computed += len(chunk.ids) - chunk.warm
+            trace_chunk(self, self._prefiller, chunk, "failed", len(chunk.ids) - chunk.warm)
             if self._state == "idle":
                 self._state = "stalled"
             if isinstance(error, FlashAgentsError):
@@ -389,6 +399,7 @@ class PrefillSession:
             return
         cached, end = min(result.usage.cached_tokens, len(chunk.ids)), len(chunk.ids)
         self.figures.computed += end - cached
+        trace_chunk(self, self._prefiller, chunk, "done", end - cached)
         self._warm = max(self._warm, chunk.valid)
         self._by_us.add(cached, chunk.valid)
         self._prefiller.tell_others(self, chunk.ids)
