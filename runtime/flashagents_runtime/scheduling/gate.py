@@ -63,13 +63,13 @@ class Gate:
     def hold(self, scheduler: Any, running_batch: Any) -> list[Any]:
         """Take the warm-ups that must wait out of `scheduler.waiting_queue`, and return them."""
         queue = scheduler.waiting_queue
-        decoding = [req for req in running_batch.reqs if not is_warm_up(req) and not req.finished()]
-        self._decoding = bool(decoding)
+        self._decoding = any(_decodes(req) for req in running_batch.reqs)
         self.budget.pass_time(self._decoding)
         if not any(map(is_warm_up, queue)):
             return []
         real = [req for req in queue if not is_warm_up(req)]
-        self._cancel(scheduler, {req.session_id for req in (*real, *decoding)} - {None})
+        decoding = [req.session_id for req in running_batch.reqs if _decodes(req)]
+        self._cancel(scheduler, {*decoding, *(req.session_id for req in real)} - {None})
         chunked = scheduler.chunked_req
         if chunked is not None and not is_warm_up(chunked):
             real = [*real, chunked]
@@ -85,14 +85,21 @@ class Gate:
         """Those of the waiting warm-ups, in their order, that must not be in the next pass."""
         tokens = fitting = 0
         for req in warm_ups:
-            self._match(tree_cache, req, include_req=True)
-            more = tokens + len(req.origin_input_ids) - req.num_matched_prefix_tokens
+            more = tokens + self._new_tokens(req, tree_cache)
             if fitting and not self._fits(more):
                 break
             tokens, fitting = more, fitting + 1
         return (
             warm_ups[fitting:] if self.budget.may_start(self._decoding, self._expected(tokens)) else warm_ups
         )
+
+    def _new_tokens(self, req: Any, tree_cache: Any) -> int:
+        """Tokens that a warm-up will compute, as seen when it came: looking them up takes its time."""
+        if not hasattr(req, "new_tokens"):
+            self._match(tree_cache, req, include_req=True)
+            req.new_tokens = len(req.origin_input_ids) - req.num_matched_prefix_tokens
+        new: int = req.new_tokens
+        return new
 
     def _fits(self, tokens: int) -> bool:
         if self._pace is None:
@@ -145,6 +152,10 @@ class Gate:
     def plain(self) -> dict[str, Any]:
         """The figures, of plain types."""
         return asdict(self.figures)
+
+
+def _decodes(req: Any) -> bool:
+    return not is_warm_up(req) and not req.finished()
 
 
 def _computes_prompts(batch: Any) -> bool:
