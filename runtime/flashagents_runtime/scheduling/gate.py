@@ -14,6 +14,9 @@ from .pass_budget import PassBudget
 #: Tokens of a pass beside decodes before one has been measured.
 _UNMEASURED = 2048
 
+#: Seconds after the last decode's end: what follows upon it is likely to be a final request.
+_GRACE = 0.005
+
 
 @dataclass
 class GateFigures:
@@ -39,6 +42,7 @@ class Gate:
       because a pass costs more than its tokens.
     - A pass has only as many as keep it within the budget's `longest_pass`, and always one: a real request
       that comes meanwhile has to wait for it.
+    - When decodes end, warm-ups wait a moment longer, since a final request is likely to follow.
     - A warm-up that still waits when its session's final request is there is cancelled: nobody waits for
       it, and the final request computes the same.
 
@@ -50,6 +54,8 @@ class Gate:
         self.figures = GateFigures()
         self._clock = clock
         self._decoding = False
+        self._decoded_at = float("-inf")
+        """When the last decode ended."""
         self._in_flight: deque[tuple[float, int, bool]] = deque()
         """Of each warm-up pass launched and not yet processed: when, its tokens, whether decodes waited."""
         self._processed_at = 0.0
@@ -63,8 +69,10 @@ class Gate:
     def hold(self, scheduler: Any, running_batch: Any) -> list[Any]:
         """Take the warm-ups that must wait out of `scheduler.waiting_queue`, and return them."""
         queue = scheduler.waiting_queue
-        self._decoding = any(_decodes(req) for req in running_batch.reqs)
+        was_decoding, self._decoding = self._decoding, any(_decodes(req) for req in running_batch.reqs)
         self.budget.pass_time(self._decoding)
+        if was_decoding and not self._decoding:
+            self._decoded_at = self._clock()
         if not any(map(is_warm_up, queue)):
             return []
         real = [req for req in queue if not is_warm_up(req)]
@@ -74,7 +82,8 @@ class Gate:
         if chunked is not None and not is_warm_up(chunked):
             real = [*real, chunked]
         held = [req for req in scheduler.waiting_queue if is_warm_up(req)]
-        if not real and not (self._decoding and self._in_flight):
+        in_the_way = self._in_flight if self._decoding else self._clock() - self._decoded_at < _GRACE
+        if not real and not in_the_way:
             held = self._too_many(held, scheduler.tree_cache)
         if held:
             left = set(held)
