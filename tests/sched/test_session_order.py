@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flashagents_runtime import plugin
+from flashagents_runtime.scheduling import WarmupBudgetFeature
 from flashagents_runtime.scheduling.order import expected_work
 from helpers.kv_model import KvModel
 from helpers.scheduler_harness import Request, SchedulerHarness
@@ -35,9 +36,18 @@ class Clock:
         return self.now
 
 
+@pytest.fixture(scope="module")
+def monkeypatch_module() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
 @pytest.fixture(scope="module", params=["fcfs", "lpm-overlap", "lof-mixed"])
-def shared(model: Path, request: pytest.FixtureRequest) -> Iterator[SchedulerHarness]:
+def shared(
+    model: Path, request: pytest.FixtureRequest, monkeypatch_module: pytest.MonkeyPatch
+) -> Iterator[SchedulerHarness]:
     policy, _, more = request.param.partition("-")
+    monkeypatch_module.setenv("FLASHAGENTS_WARMUP_SHARE", "0.05")
     with SchedulerHarness(
         model,
         check=KvModel(),
@@ -103,6 +113,18 @@ def test_real_requests_go_first_and_alone(s: SchedulerHarness) -> None:
     assert sorted(first.rids) == ["also", "real"]
     rest = [x.rids for x in s.run() if "warm-a" in x.rids]
     assert rest and set(rest[0]) >= {"warm-a", "warm-b"}  # one pass for both
+
+
+def test_on_a_cpu_nothing_is_held_unless_asked_for(
+    model: Path, s: SchedulerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = SimpleNamespace()
+    assert WarmupBudgetFeature().figures(s.scheduler.tree_cache)["share"] == 0.05
+    monkeypatch.delenv("FLASHAGENTS_WARMUP_SHARE")
+    WarmupBudgetFeature().attach(SimpleNamespace(server_args=SimpleNamespace(device="cpu")), cache)
+    assert WarmupBudgetFeature().figures(cache)["share"] is None
+    WarmupBudgetFeature().attach(SimpleNamespace(server_args=SimpleNamespace(device="cuda")), cache)
+    assert WarmupBudgetFeature().figures(cache)["share"] == 0.05
 
 
 def test_an_idle_engine_holds_nothing(s: SchedulerHarness) -> None:
