@@ -72,7 +72,7 @@ def s(shared: SchedulerHarness, clock: Clock, monkeypatch: pytest.MonkeyPatch) -
     gate = shared.scheduler.tree_cache.gate
     gate._clock = gate.budget._clock = clock
     gate._processed_at = gate.budget._at = clock.now
-    gate._pace = None
+    gate._pace, gate._decoding, gate._decoded_at = None, False, float("-inf")
     processor = type(shared.scheduler.batch_result_processor)
     process = processor.process_batch_result_prefill
 
