@@ -70,7 +70,7 @@ class Server:
         Raises:
             RequestRejectedError: the server refused the request (4xx).
             EngineError: it refuses the key, or failed (5xx).
-            EngineDiedError: it cannot be reached.
+            EngineDiedError: it cannot be reached, or its certificate is not to be trusted.
         """
         for attempt in range(_TRIES):
             last = attempt == _TRIES - 1
@@ -78,6 +78,8 @@ class Server:
                 response = await self._session().request(method, self.url + path, json=body)
             except aiohttp.SocketTimeoutError as e:  # it has the request, and may be at work on it
                 raise EngineDiedError(f"the server {self.url} is silent: {e}") from e
+            except aiohttp.ClientSSLError as e:  # trying again would not help
+                raise EngineDiedError(_tls_message(self.url, e)) from e
             except aiohttp.ClientConnectionError as e:
                 if last:
                     raise EngineDiedError(f"the server {self.url} cannot be reached: {e}") from e
@@ -110,6 +112,15 @@ class Server:
                 asyncio.run_coroutine_threadsafe(session.close(), loop)
             elif session.connector is not None:  # its loop has ended: nobody can await its goodbye
                 session.connector._close()
+
+
+def _tls_message(url: str, error: aiohttp.ClientSSLError) -> str:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return (
+            f"the certificate of {url} is not trusted: {error.certificate_error}. For a server with an authority "
+            "of its own, or a self-signed certificate, pass that certificate's file: tls_ca_file='...'"
+        )
+    return f"no TLS connection to {url}: {error} (does the server speak https, or http?)"
 
 
 async def _refusal(url: str, response: aiohttp.ClientResponse) -> EngineError:
