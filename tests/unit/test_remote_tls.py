@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
 import trustme
 from aiohttp.test_utils import TestServer
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from flashagents_autogen import FlashAgentsChatCompletionClient
 from flashagents_runtime import EngineDiedError, EngineStartError, GenerateRequest, ScriptedEngine
@@ -23,7 +28,6 @@ class Secure:
 
     Attributes:
         ca: the authority that issued the server's certificate.
-        own: the server's certificate itself.
         other: an authority that has nothing to do with it.
     """
 
@@ -32,9 +36,8 @@ class Secure:
         certificate = authority.issue_cert(host)
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         certificate.configure_cert(self.context)
-        self.ca, self.own, self.other = folder / "ca.pem", folder / "own.pem", folder / "other.pem"
+        self.ca, self.other = folder / "ca.pem", folder / "other.pem"
         authority.cert_pem.write_to_path(str(self.ca))
-        certificate.cert_chain_pems[0].write_to_path(str(self.own))
         stranger.cert_pem.write_to_path(str(self.other))
         self.fake = FakeSGLang(ScriptedEngine(["Hello!"] * 3))
         self.server: TestServer | None = None
@@ -76,17 +79,40 @@ async def test_a_certificate_that_is_not_trusted(secure: Secure, trusted: str | 
     await engine.close()
 
 
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    """Files of a certificate without any authority, and of its key, as `openssl req -x509` makes them."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False
+        )
+        .sign(key, hashes.SHA256())
+    )
+    private = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (folder / "self.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    (folder / "key.pem").write_bytes(key.private_bytes(serialization.Encoding.PEM, *private))
+    return folder / "self.pem", folder / "key.pem"
+
+
 async def test_a_self_signed_certificate_is_pinned(tmp_path: Path) -> None:
-    """The server's own certificate as the only one that is trusted: `openssl req -x509` makes such."""
-    secure = Secure(tmp_path)
-    context = ssl.create_default_context(cafile=secure.own)
-    context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN  # trustme's has an issuer
-    url = await secure.start()
-    engine = RemoteEngine(url, tls=context)
-    assert (await engine.start()).model == "scripted"
-    await engine.close()
-    assert secure.server is not None
-    await secure.server.close()
+    certificate, key = self_signed(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    server = await FakeSGLang(ScriptedEngine()).serve(context)
+    url = str(server.make_url(""))
+    pinned = RemoteEngine(url, tls_ca_file=certificate)
+    assert (await pinned.start()).model == "scripted"
+    await pinned.close()
+    unknown = RemoteEngine(url)
+    with pytest.raises(EngineStartError, match="is not trusted: .*self-signed"):
+        await unknown.start()
+    await unknown.close()
+    await server.close()
 
 
 async def test_a_certificate_for_another_host(tmp_path: Path) -> None:

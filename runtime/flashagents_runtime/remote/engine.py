@@ -55,9 +55,7 @@ class RemoteEngine:
     ) -> None:
         if tls_ca_file is not None:
             if tls is not None:
-                raise ValueError(
-                    "tls and tls_ca_file both say how to check the certificate: give one of them"
-                )
+                raise ValueError("tls and tls_ca_file both say what to trust: give one of them")
             tls = _trusting(tls_ca_file)
         self._server = Server(url, api_key, tls, connect_timeout, read_timeout)
         self._info: EngineInfo | None = None

@@ -117,8 +117,9 @@ class Server:
 def _tls_message(url: str, error: aiohttp.ClientSSLError) -> str:
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return (
-            f"the certificate of {url} is not trusted: {error.certificate_error}. For a server with an authority "
-            "of its own, or a self-signed certificate, pass that certificate's file: tls_ca_file='...'"
+            f"the certificate of {url} is not trusted: {error.certificate_error}. For a server with an "
+            "authority of its own, or a self-signed certificate, pass that certificate's file: "
+            "tls_ca_file='...'"
         )
     return f"no TLS connection to {url}: {error} (does the server speak https, or http?)"
 
