@@ -83,7 +83,7 @@ def self_signed(folder: Path) -> tuple[Path, Path]:
     """Files of a certificate without any authority, and of its key, as `openssl req -x509` makes them."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.now(UTC)
+    address, now = x509.IPAddress(IPv4Address("127.0.0.1")), datetime.now(UTC)
     certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - timedelta(hours=1))
@@ -109,7 +109,7 @@ async def test_a_self_signed_certificate_is_pinned(tmp_path: Path) -> None:
     assert (await pinned.start()).model == "scripted"
     await pinned.close()
     unknown = RemoteEngine(url)
-    with pytest.raises(EngineStartError, match="is not trusted: .*self-signed"):
+    with pytest.raises(EngineStartError, match=r"is not trusted: .*self-signed"):
         await unknown.start()
     await unknown.close()
     await server.close()
