@@ -83,7 +83,7 @@ def self_signed(folder: Path) -> tuple[Path, Path]:
     """Files of a certificate without any authority, and of its key, as `openssl req -x509` makes them."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
-    address, now = x509.IPAddress(IPv4Address("127.0.0.1")), datetime.now(UTC)
+    now = datetime.now(UTC)
     certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - timedelta(hours=1))

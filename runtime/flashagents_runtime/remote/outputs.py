@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
+import msgspec
+
+_decode = msgspec.json.Decoder().decode  # its errors are ValueErrors; several times as fast as json
 _DONE = b"[DONE]"
 
 
@@ -32,7 +34,7 @@ class EventReader:
             if data == _DONE:
                 self.done = True
             else:
-                out.append(json.loads(data))
+                out.append(_decode(data))
         return out
 
 
