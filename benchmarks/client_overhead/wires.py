@@ -190,13 +190,7 @@ async def run(args: argparse.Namespace) -> None:
         for kind, threads in (("embedded", ("application", "io")), ("remote", ("application",))):
             for thread in threads:
                 for part, share in (await shares(clients[kind], args.tokens, thread == "io")).items():
-                    case = {
-                        "wire": kind,
-                        "streams": STREAMS,
-                        "tokens": args.tokens,
-                        "thread": thread,
-                        "part": part,
-                    }
+                    case = {"wire": kind, "streams": STREAMS, "thread": thread, "part": part}
                     rows.append(row("client_overhead", "ours", case, "share_percent", [share], shared))
     append(args.out, rows)
 
