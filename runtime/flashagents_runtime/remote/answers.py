@@ -71,9 +71,10 @@ class RemoteAnswer:
             calls = calls[:1]
         if (begun or self._format.call_required) and not calls:
             return "", msgspec.structs.replace(result, broken_call=self._whole)
-        before = self._whole[: self._shown]
-        if calls:  # parsers strip the text beside calls
-            before, beside = before.lstrip(), beside.lstrip()
+        if not calls:
+            return self._whole[self._shown :], result
+        # Parsers strip the text beside calls.
+        before, beside = self._whole[: self._shown].lstrip(), beside.lstrip()
         rest = beside.removeprefix(before) if beside.startswith(before) else ""
         return rest, msgspec.structs.replace(result, tool_calls=calls)
 
