@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from autogen_agentchat.teams import DiGraphBuilder, GraphFlow, RoundRobinGroupChat
 
-from flashagents_autogen import FlashRoundRobinGroupChat, TeamFixes
+from flashagents_autogen import FlashRoundRobinGroupChat, TeamFixes, install, uninstall
 from flashagents_autogen.teams import mend
-from helpers.teams import Gate, Speaker, assistants, conversation
+from flashagents_runtime import Reply
+from helpers.teams import Gate, Speaker, answered, assistants, conversation, cut_off
 
 
 async def cancelled(team: Any, gate: Gate) -> None:
@@ -77,3 +79,44 @@ async def test_a_team_that_has_run_is_left_alone() -> None:
 def test_a_flash_team_is_mended_already() -> None:
     team = FlashRoundRobinGroupChat([Speaker("a")], fixes=TeamFixes.none())
     assert mend(team) and team.fixes == TeamFixes.none()
+
+
+@pytest.fixture
+def mending() -> Iterator[None]:
+    install(mend=True)
+    yield
+    uninstall()
+
+
+@pytest.mark.usefixtures("mending")
+async def test_install_mends_the_teams_of_an_application() -> None:
+    agents, engine = assistants("ab", "one", Reply(text="abc", interval=60), "two", "three")
+    team = RoundRobinGroupChat(list(agents), max_turns=2)
+    run = asyncio.create_task(team.run(task="Go."))
+    while len(answered(engine)) < 2:
+        await asyncio.sleep(0)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(run, 5)
+    assert cut_off(engine) == [answered(engine)[1].rid]
+    assert (await conversation(team))[:2] == ["b: two", "a: three"]
+
+
+@pytest.mark.usefixtures("mending")
+async def test_nested_teams_are_mended_too() -> None:
+    gate = Gate()
+    inner = RoundRobinGroupChat([Speaker("deaf", wait=gate)], max_turns=1, name="inner")
+    team = RoundRobinGroupChat([inner], max_turns=1)
+    await cancelled(team, gate)
+    gate.event.set()
+    assert "deaf: deaf says so" in await conversation(team, "Again.")
+
+
+async def test_without_it_install_leaves_teams_as_they_are() -> None:
+    install()
+    try:
+        team = RoundRobinGroupChat([Speaker("a")], max_turns=1)
+        await team.run(task="Go.")
+        assert type(team) is RoundRobinGroupChat
+    finally:
+        uninstall()
