@@ -9,6 +9,7 @@ Runs on a scripted engine in this process (no model).
   overlap; messages and prompts have to be equal. `right_percent`: of the requests that come after another
   agent has spoken, those whose whole conversation was forecast. `slot_percent`: of the upstream texts in
   these prompts, tokens (here bytes) that a prefill session had computed when the request came.
+  `cached_percent`: of the tokens of these prompts, found in the cache.
 - Overhead, with the default model's own tokenizer: `cpu_us_per_token`, the process's CPU time a decoded
   token with the overlap minus the same without (forecasts and warm-up requests included);
   `share_percent`, that difference of the time that the turns took at 250 tokens/s; `said_us`, time
@@ -147,7 +148,10 @@ def main() -> None:
             for slot in turn.slots
             if slot.end - slot.start > 4 * 64
         ]
-        rows.append(row("groupchat", "ours", case, "slot_percent", covered, shared))
+        if covered:  # a hand-off of a Swarm is known as a whole: it has no gap
+            rows.append(row("groupchat", "ours", case, "slot_percent", covered, shared))
+        cached = [100 * turn.cached / turn.prompt for turn in turns if turn.right]
+        rows.append(row("groupchat", "ours", case, "cached_percent", cached, shared))
     if not arguments.skip_overhead:
         case = {
             "team": "RoundRobin",

@@ -121,7 +121,7 @@ async def test_swarm(stage: Stage) -> None:
     def make() -> Swarm:
         triage = stage.agent("triage", hands_off, handoffs=["flights"])
         flights = stage.agent("flights", hands_off, handoffs=["hotels"])
-        return Swarm([triage, flights, stage.agent("hotels")], MaxMessageTermination(4))
+        return Swarm([triage, flights, stage.agent("hotels")], termination_condition=MaxMessageTermination(4))
 
     turns = await stage.both(make)
     assert [turn.agent for turn in turns] == ["triage", "flights", "hotels"]
