@@ -35,10 +35,11 @@ from autogen_core.model_context import (
 from flashagents_autogen import FlashAgentsChatCompletionClient, FlashGroupChatRuntime, GroupChatPolicy
 from flashagents_runtime import GenerateRequest, ScriptedEngine
 from flashagents_runtime.chat import ToolCall
+from flashagents_runtime.handoff.common_prefix import common_prefix
 from flashagents_runtime.scripted import Reply
 
 LONGEST = 1200  # characters of a text
-PIECE = 24  # characters of a delta
+PIECE = 48  # characters of a delta
 POLICY = GroupChatPolicy(chunk_size=64, share=1.0)
 CONTEXTS: tuple[Callable[[], Any], ...] = (
     UnboundedChatCompletionContext,
@@ -131,6 +132,22 @@ def agent(name: str, client: Client, kind: int = 0, **args: Any) -> AssistantAge
     system = f"You are {name}. Work with the others on the task, step by step, and keep to the facts."
     context = CONTEXTS[kind % len(CONTEXTS)]()
     return AssistantAgent(name, model_client=client, system_message=system, model_context=context, **args)
+
+
+class ByteEngine(ScriptedEngine):
+    """A scripted engine whose tokens are bytes, so that prompts are compared as such."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._bytes: list[bytes] = []
+
+    def _cached(self, ids: list[int]) -> int:
+        self._bytes += [bytes(seen) for seen in self._seen[len(self._bytes) :]]
+        prompt, longest = bytes(ids), 0
+        for seen in self._bytes:
+            if seen[: longest + 1] == prompt[: longest + 1]:
+                longest = common_prefix(seen, prompt)
+        return min(longest, max(len(ids) - 1, 0))
 
 
 @dataclass(frozen=True)
@@ -276,7 +293,7 @@ class Outcome:
 
 async def run(play: Play, runtime: FlashGroupChatRuntime | None) -> Outcome:
     """Play it once, on an engine of its own."""
-    engine = ScriptedEngine(play.script, context_length=1 << 22)
+    engine = ByteEngine(play.script, context_length=1 << 22)
     client = Client(engine=engine)
     team = play.make(client)
     if runtime is not None:
