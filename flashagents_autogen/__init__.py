@@ -15,8 +15,21 @@ from ._usage import FlashRequestUsage
 
 if TYPE_CHECKING:
     from .groupchat import FlashGroupChatRuntime, GroupChatPolicy, current_runtime, install, uninstall
+    from .teams import (
+        FlashGraphFlow,
+        FlashMagenticOneGroupChat,
+        FlashMapReduce,
+        FlashRoundRobinGroupChat,
+        FlashSelectorGroupChat,
+        FlashSwarm,
+        TeamFixes,
+    )
 
 _GROUP_CHAT = ("FlashGroupChatRuntime", "GroupChatPolicy", "current_runtime", "install", "uninstall")
+_TEAMS = (
+    *("FlashGraphFlow", "FlashMagenticOneGroupChat", "FlashMapReduce", "FlashRoundRobinGroupChat"),
+    *("FlashSelectorGroupChat", "FlashSwarm", "TeamFixes"),
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -24,6 +37,10 @@ def __getattr__(name: str) -> Any:
         from . import groupchat
 
         return getattr(groupchat, name)
+    if name in _TEAMS:
+        from . import teams
+
+        return getattr(teams, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -31,9 +48,16 @@ __all__ = [
     "CreateArgs",
     "FlashAgentsChatCompletionClient",
     "FlashAgentsClientConfig",
+    "FlashGraphFlow",
     "FlashGroupChatRuntime",
+    "FlashMagenticOneGroupChat",
+    "FlashMapReduce",
     "FlashRequestUsage",
+    "FlashRoundRobinGroupChat",
+    "FlashSelectorGroupChat",
+    "FlashSwarm",
     "GroupChatPolicy",
+    "TeamFixes",
     "__version__",
     "current_runtime",
     "install",

@@ -19,6 +19,8 @@ from ._model import LoadedModel
 from ._sampling import CreateArgs, parse_create_args, to_sampling
 from ._structured import chosen_tools, json_schema
 
+_TAIL_TOKENS = 16
+
 ToolChoice = Tool | Literal["auto", "required", "none"]
 
 
@@ -57,10 +59,9 @@ class CheckedCall:
         shown = self.offered if self.callable else []
         # A tool that was chosen is called once, as in OpenAI's API.
         once = args.parallel_tool_calls is False or (self.call_required and len(self.callable) == 1)
+        ids = encode_chat(model.tokenizer, chat, tools=shown, template_args=args.chat_template_kwargs)
         request = GenerateRequest(
-            input_ids=encode_chat(
-                model.tokenizer, chat, tools=shown, template_args=args.chat_template_kwargs
-            ),
+            input_ids=ids,
             sampling=to_sampling(args, model.card.sampling, self.schema),
             lora=lora,
             cache_salt=cache_salt,
@@ -74,6 +75,7 @@ class CheckedCall:
                 parallel_tool_calls=not once,
                 tool_parser=None if model.tokenizer.capabilities.tools else TOOL_PARSER,
                 compact_json=self.schema is not None,
+                prompt_end=model.tokenizer.decode(ids[-_TAIL_TOKENS:], skip_special_tokens=False),
             ),
         )
         return Call(model.card.name, chat, shown, request)
@@ -106,8 +108,20 @@ def check_call(
     args = parse_create_args(extra_create_args, base)
     offered = to_tools(tools)
     callable_tools, call_required = chosen_tools(offered, tool_choice, args.tool_choice)
-    schema = json_schema(json_output, args.response_format)
+    _one_class(json_output, extra_create_args)
+    schema = json_schema(json_output, args.answer_format)
     return CheckedCall(messages, args, offered, callable_tools, call_required, json_output, schema)
+
+
+def _one_class(json_output: bool | type[BaseModel] | None, extra: Mapping[str, Any]) -> None:
+    """As AutoGen's clients: two descriptions of the answer, of which neither can give way, are refused."""
+    if isinstance(json_output, type):
+        for name in ("response_format", "format"):
+            value = extra.get(name)
+            if isinstance(value, type) or (name == "format" and value is not None):
+                raise ValueError(
+                    f"json_output and {name} both say what the answer looks like: use json_output"
+                )
 
 
 __all__ = ["Call", "CheckedCall", "ToolChoice", "check_call"]

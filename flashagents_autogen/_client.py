@@ -45,6 +45,7 @@ from ._model import ModelSource
 from ._prompt_side import PromptSide
 from ._sampling import CreateArgs, parse_create_args
 from ._side_channel import open_tap
+from ._trace import trace_turn
 from ._usage import FlashRequestUsage, add_usage
 
 
@@ -64,7 +65,8 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         model_info: overrides what is inferred from the model's configuration and chat template.
         tokenizer: overrides the model's own tokenizer and chat template.
         lora: name of the LoRA adapter that this client speaks through.
-        cache_salt: namespace of the prefix cache: clients with different salts share no prefix.
+        cache_salt: namespace of the prefix cache: clients with different salts share no prefix. A secret,
+            not empty; give each tenant its own.
         create_args: arguments of every call, see `CreateArgs`: temperature, max_tokens, ...
 
     Raises:
@@ -97,6 +99,8 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         self._create_args = parse_create_args(create_args)
         if model_info is not None:
             validate_model_info(model_info)
+        if cache_salt == "":
+            raise ValueError("cache_salt is empty, which keeps nothing apart: give a text, or leave it out")
         if (engine is not None) + bool(engine_args) + (engine_url is not None) > 1:
             raise ValueError(
                 "engine is an engine that exists, engine_args are for one that the client starts, and "
@@ -275,6 +279,7 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
             raise
         finally:
             account.close()
+            trace_turn(self._engine, call, account)
             with self._usage_lock:
                 self._usage = add_usage(self._usage, account.usage)
 
@@ -363,6 +368,10 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
             **self._create_args.model_dump(exclude_none=True),
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles are clients of the same config: they share the engine, and hold its secrets."""
+        return _rebuild, (type(self), self._to_config())
+
     @classmethod
     def _from_config(cls, config: FlashAgentsClientConfig) -> Self:
         args = {name: getattr(config, name) for name in CreateArgs.model_fields}
@@ -376,6 +385,12 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
             cache_salt=config.cache_salt.get_secret_value() if config.cache_salt is not None else None,
             **{name: value for name, value in args.items() if value is not None},
         )
+
+
+def _rebuild(
+    cls: type[FlashAgentsChatCompletionClient], config: FlashAgentsClientConfig
+) -> FlashAgentsChatCompletionClient:
+    return cls._from_config(config)
 
 
 def _make_engine(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from flashagents_runtime import SamplingParams
 
@@ -37,7 +37,9 @@ class CreateArgs(BaseModel):
         regex, ebnf: a grammar that the answer follows.
         chat_template_kwargs: variables of the chat template, such as `{"enable_thinking": False}`.
         priority: SGLang's request priority.
-        tool_choice, parallel_tool_calls, response_format: as in OpenAI's API.
+        tool_choice, parallel_tool_calls: as in OpenAI's API.
+        response_format: as in OpenAI's API; its type alone, or a pydantic class, is taken as well.
+        format: Ollama's name for it: "json", or a JSON schema.
         user, stream_options, store, metadata: accepted because callers pass them; without effect.
     """
 
@@ -68,10 +70,35 @@ class CreateArgs(BaseModel):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
+    format: Literal["json"] | dict[str, Any] | None = None
     user: str | None = None
     stream_options: dict[str, Any] | None = None
     store: bool | None = None
     metadata: dict[str, Any] | None = None
+
+    @field_validator("response_format", mode="before")
+    @classmethod
+    def _as_openai_has_it(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return {"type": value}
+        if isinstance(value, type) and issubclass(value, BaseModel):
+            schema = {"name": value.__name__, "schema": value.model_json_schema()}
+            return {"type": "json_schema", "json_schema": schema}
+        return value
+
+    @property
+    def answer_format(self) -> dict[str, Any] | None:
+        """`response_format`, under whichever of the two names it was given.
+
+        Raises ValueError where both names were used.
+        """
+        if self.format is None:
+            return self.response_format
+        if self.response_format is not None:
+            raise ValueError("response_format and format are two names for one thing: give one of them")
+        if self.format == "json":
+            return {"type": "json_object"}
+        return {"type": "json_schema", "json_schema": {"schema": self.format}}
 
 
 # Our name -> SGLang's, where they differ.

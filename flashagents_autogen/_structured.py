@@ -20,8 +20,8 @@ def json_schema(
     """The JSON schema that the answer follows, as text; None for a free answer.
 
     Args:
-        json_output: AutoGen's argument: a pydantic class, True for any JSON object.
-        response_format: OpenAI's form of the same, used where `json_output` is None or False.
+        json_output: AutoGen's argument: a pydantic class, True for any JSON object, False for free text.
+        response_format: OpenAI's form of the same, used where `json_output` is None.
 
     Raises:
         ValueError: a `response_format` of an unknown form.
@@ -30,7 +30,7 @@ def json_schema(
         return json.dumps(complete_schema(json_output.model_json_schema()))
     if json_output:
         return json.dumps(_ANY_OBJECT)
-    if not response_format or response_format.get("type") == "text":
+    if json_output is False or not response_format or response_format.get("type") == "text":
         return None
     if response_format.get("type") == "json_object":
         return json.dumps(_ANY_OBJECT)

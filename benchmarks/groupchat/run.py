@@ -35,7 +35,7 @@ from rows import RESULTS, append, common, row
 from flashagents_autogen import FlashAgentsChatCompletionClient, FlashGroupChatRuntime, GroupChatPolicy
 from flashagents_autogen.groupchat.tap import CallTap
 from flashagents_autogen.groupchat.turns import Turn, hit_rate
-from flashagents_runtime import ScriptedEngine
+from flashagents_runtime import GenerateRequest, ScriptedEngine
 from flashagents_runtime.chat_tokenizer import load_chat_tokenizer
 from flashagents_runtime.model_store import resolve_model
 from flashagents_runtime.scripted import Reply
@@ -61,7 +61,7 @@ async def hits(kind: str, conversations: list[replay.Conversation]) -> list[Turn
 class Forgetful(ScriptedEngine):
     """Compares no prompts: that would be most of the CPU time."""
 
-    def _cached(self, ids: list[int]) -> int:
+    def _cached(self, request: GenerateRequest) -> int:
         return 0
 
 

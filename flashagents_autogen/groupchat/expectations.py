@@ -32,6 +32,8 @@ class Expectations:
         self._policy = policy
         self._engines = engines
         self._waiting: dict[int, Expected] = {}
+        self._asked = 0
+        self._newest: dict[int, int] = {}  # of the guesses that are being worked out, by object
         # The tokens of an agent's last head: its next one begins alike.
         self._starts: WeakKeyDictionary[Any, tuple[CutRules, tuple[str, list[int]]]] = WeakKeyDictionary()
         # Characters a commit: no more than the tokens of a chunk, so that small chunks can be filled.
@@ -60,8 +62,16 @@ class Expectations:
         """
         if guess.side.engine.info is None or (not guess.certain and not self._may_speculate()):
             return None
+        self._asked += 1
+        mine, key = self._asked, id(guess.key)
+        if not new:
+            self._newest[key] = mine
         rules = await rules_of(guess.side.tokenizer)
-        if not still() or scope.ended or (new and id(guess.key) in self._waiting):
+        if not new:
+            if self._newest.get(key) != mine:
+                return None  # a newer guess has come while the tokenizer was read
+            del self._newest[key]
+        if not still() or scope.ended or (new and (key in self._waiting or key in self._newest)):
             return None
         forecast = guess.forecast()
         if not forecast.head:
@@ -78,7 +88,12 @@ class Expectations:
             expected = None
         if expected is None:
             prefiller = self._engines.prefiller(guess.side.engine)
-            session = prefiller.open(lora=guess.side.lora, cache_salt=guess.side.cache_salt)
+            session = prefiller.open(
+                lora=guess.side.lora,
+                cache_salt=guess.side.cache_salt,
+                agent=guess.name,
+                workflow=scope.workflow,
+            )
             of, start = self._starts.get(guess.key, (rules, ("", [])))
             start = start if of is rules else ("", [])
             downstream = Downstream(session, forecast, rules, batch=self._batch, start=start)

@@ -151,7 +151,7 @@ class Planner:
             tail = [*others, *(s.message(slot) for slot, s in enumerate(kept))]
             sources = kept
         participant = participant_of(scope.team, nxt.name)
-        reads = heard(scope.team, nxt.name, [*waiting, *tail])
+        reads, sources = _renumbered(heard(scope.team, nxt.name, [*waiting, *tail]), sources)
         yield from self.entries(participant, reads, sources, known=nxt.known, certain=nxt.certain)
 
     def entries(
@@ -255,6 +255,22 @@ class Planner:
         tools = side.tools([*schemas, *owner._handoff_tools]) if again else []
         chat = side.chat([*owner._system_messages, *contexts.messages_of(grown)])
         return [Guess(owner, owner.name, side, filled(chat), tools, (upstream,))]
+
+
+def _renumbered(
+    messages: Sequence[BaseChatMessage], sources: Sequence[Upstream]
+) -> tuple[list[BaseChatMessage], list[Upstream]]:
+    """The messages with their gaps numbered as they come, and the sources of those gaps."""
+    gaps = {slot_marker(slot): source for slot, source in enumerate(sources)}
+    out: list[BaseChatMessage] = []
+    kept: list[Upstream] = []
+    for message in messages:
+        source = gaps.get(message.content) if isinstance(message, TextMessage) else None
+        if source is not None:
+            message = source.message(len(kept))
+            kept.append(source)
+        out.append(message)
+    return out, kept
 
 
 def in_order(scope: RunScope) -> list[Any]:

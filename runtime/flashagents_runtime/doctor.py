@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -9,17 +11,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import threading
+from collections import deque
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 from packaging.specifiers import SpecifierSet
 
-from . import _extras, model_cache
-from ._doctor_probe import Probe
+from . import _extras, model_cache, sglang_seams
+from ._doctor_probe import STAGE, Probe
 from ._version import __version__
 from .model_store import DEFAULT_MODEL, default_model_folder
+from .sglang_seams import IMPORT_FAILS
 
 Status = Literal["ok", "note", "problem"]
 PROBE_SECONDS = 300
@@ -54,34 +59,115 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return [f"{check.name}: {check.advice}" for check in by_weight if check.advice]
 
 
-def examine(run_probe: Callable[[], Probe] | None = None) -> Report:
+def examine(
+    run_probe: Callable[[], Probe] | None = None,
+    *,
+    quick: bool = False,
+    tell: Callable[[str], None] = lambda stage: None,
+) -> Report:
     """Make all checks.
 
     Args:
         run_probe: stands in for the child process that imports torch and SGLang (tests).
+        quick: do not import SGLang, which takes a quarter of a minute: compare its files with what was
+            released. A package that SGLang lacks is not noticed then.
+        tell: told what is being looked at.
     """
     checks = [*_check_machine(), *_check_versions()]
     if not _extras.find_missing(["torch", "sglang"]):
-        checks += check_probe((run_probe or probe_in_child)())
+        probe = run_probe() if run_probe is not None else probe_in_child(tell, quick=quick)
+        checks += check_probe(probe)
+        if quick and not probe.error:
+            checks.append(check_files())
     checks += [*_check_folders(), _check_model()]
     return Report(ok=all(check.status != "problem" for check in checks), checks=checks)
 
 
-def probe_in_child() -> Probe:
+def probe_command(answer: Path, quick: bool) -> list[str]:
+    """The command line of the child process that imports torch and SGLang."""
+    command = [sys.executable, "-m", f"{__package__}._doctor_probe", str(answer)]
+    return [*command, "--quick"] if quick else command
+
+
+def probe_in_child(tell: Callable[[str], None] = lambda stage: None, *, quick: bool = False) -> Probe:
     """Run the probe in a child process; its crash is a Probe with an error."""
     with tempfile.TemporaryDirectory(prefix="flashagents-doctor-") as folder:
         answer = Path(folder, "answer.json")
-        command = [sys.executable, "-m", f"{__package__}._doctor_probe", str(answer)]
-        try:
-            child = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROBE_SECONDS
-            )
-        except subprocess.TimeoutExpired:
+        last: deque[str] = deque(["no output"], maxlen=1)
+        with subprocess.Popen(
+            probe_command(answer, quick),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as child:
+            late = threading.Event()
+
+            def give_up() -> None:
+                late.set()
+                child.kill()
+
+            timer = threading.Timer(PROBE_SECONDS, give_up)
+            timer.start()
+            try:
+                assert child.stdout is not None
+                for line in child.stdout:
+                    if line.startswith(STAGE):
+                        tell(line.removeprefix(STAGE).strip())
+                    elif line.strip():
+                        last.append(line.strip())
+                status = child.wait()
+            except BaseException:
+                child.kill()
+                raise
+            finally:
+                timer.cancel()
+        if late.is_set():
             return Probe(error=f"importing torch and SGLang took more than {PROBE_SECONDS} s")
-        if child.returncode == 0 and answer.exists():
+        if status == 0 and answer.exists():
             return msgspec.json.decode(answer.read_bytes(), type=Probe)
-        last = (child.stderr.strip().splitlines() or ["no output"])[-1]
-        return Probe(error=f"importing torch and SGLang ended with status {child.returncode}: {last}")
+        return Probe(error=f"importing torch and SGLang ended with status {status}: {last[0]}")
+
+
+def check_files() -> Check:
+    """Whether the files that hold the seams are those that SGLang released, by the hashes of its wheel.
+
+    The seams are checked against that release in our tests, so files that are the same have them in place.
+    """
+    distribution = importlib.metadata.distribution("sglang")
+    recorded = {str(path): path for path in distribution.files or []}
+    wanted = {name for seam in sglang_seams.SEAMS if (name := _file_of(seam.target, recorded)) is not None}
+    changed = []
+    for name in sorted(wanted):
+        hash_, path = recorded[name].hash, Path(str(distribution.locate_file(name)))
+        if hash_ is None or not path.exists():
+            changed.append(name)
+            continue
+        digest = hashlib.new(hash_.mode, path.read_bytes()).digest()
+        if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != hash_.value:
+            changed.append(name)
+    if changed or not wanted:
+        found = f"not as released: {', '.join(changed) or 'no list of files'}"
+        release = f"sglang{ENGINE_VERSIONS['sglang']}"
+        advice = f"`flashagents doctor` without --quick looks into them; or install {release} anew"
+        return Check(name="SGLang files", status="problem", found=found, advice=advice)
+    return Check(
+        name="SGLang files",
+        status="ok",
+        found=f"{len(wanted)} files with {len(sglang_seams.SEAMS)} seams as released (not imported: --quick)",
+    )
+
+
+def _file_of(target: str, files: Container[str]) -> str | None:
+    """The file of the module that `target` stands in, None where it is no file of the distribution."""
+    parts = target.split(".")
+    for end in range(len(parts), 0, -1):
+        base = "/".join(parts[:end])
+        for name in (f"{base}.py", f"{base}/__init__.py"):
+            if name in files:
+                return name
+    return None
 
 
 def _check_machine() -> Iterator[Check]:
@@ -152,8 +238,18 @@ def check_probe(probe: Probe) -> list[Check]:
     if probe.misfits:
         found = f"{len(probe.misfits)} do not fit: {'; '.join(probe.misfits)}"
         advice = f"install sglang{ENGINE_VERSIONS['sglang']}, the release that this version extends"
+        if any(IMPORT_FAILS in line for line in probe.misfits):
+            found = "; ".join(probe.misfits)
+            advice = "set up anew in an empty environment (README.md, Installation)"
+            if probe.device == "cpu" and probe.cuda:
+                advice = (
+                    "SGLang's CUDA kernels load only where an NVIDIA driver is: install the driver, or set "
+                    "up anew for the CPU with FLASHAGENTS_DEVICE=cpu"
+                )
         return [*checks, Check(name="SGLang seams", status="problem", found=found, advice=advice)]
-    return [*checks, Check(name="SGLang seams", status="ok", found=f"all {probe.seams} in place")]
+    if probe.seams:
+        checks.append(Check(name="SGLang seams", status="ok", found=f"all {probe.seams} in place"))
+    return checks
 
 
 def _check_folders() -> Iterator[Check]:
@@ -189,4 +285,4 @@ def _check_model() -> Check:
     return Check(name="default model", status="note", found="not prepared yet", advice=advice)
 
 
-__all__ = ["Check", "Report", "check_probe", "check_writable", "examine", "probe_in_child"]
+__all__ = ["Check", "Report", "check_files", "check_probe", "check_writable", "examine", "probe_in_child"]

@@ -53,10 +53,33 @@ def _snapshot(hub_id: str, patterns: list[str]) -> Path:
         if isinstance(error, OSError) and any(sign in str(error) for sign in _FULL):
             raise disk_full(Path(constants.HF_HUB_CACHE)) from error
         raise ModelDownloadError(
-            f"the model {hub_id!r} is no folder here, and could not be fetched from the hub"
-            f" ({type(error).__name__}): check the network (and HF_HUB_OFFLINE), or pass the path of a model"
-            " folder, or leave the model out for the default one, which comes from the package index"
+            f"{_why(error, constants.ENDPOINT)}, so whether it has a model {hub_id!r} is not known; it is no"
+            " folder here and not in the hub's cache. Pass the path of a model folder, or leave the model out"
+            " for the default one, which comes from the package index"
         ) from error
+
+
+def _why(error: BaseException, hub: str) -> str:
+    """What kept us from the hub: the library's own error says so only in the errors that led to it."""
+    import httpx
+    from huggingface_hub import errors
+
+    chain: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in chain:
+        chain.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    for link in chain:
+        if isinstance(link, errors.OfflineModeIsEnabled):
+            return "the model hub was not asked (HF_HUB_OFFLINE is set)"
+        if isinstance(link, errors.HfHubHTTPError) and link.response is not None:
+            return f"the model hub {hub} answered with status {link.response.status_code} (try again later)"
+        if isinstance(link, httpx.HTTPError):
+            return (
+                f"the model hub {hub} cannot be reached ({type(link).__name__}: {link}; check the network,"
+                " and HF_ENDPOINT or the proxy where you use one)"
+            )
+    return f"the model hub {hub} could not be asked ({type(error).__name__}: {error}; check the network)"
 
 
 __all__ = ["fetch_from_hub"]

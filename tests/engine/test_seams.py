@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flashagents_runtime import plugin, sglang_seams
+from flashagents_runtime import engine_args, plugin, sglang_seams
+from flashagents_runtime.host.build import default_args
 from flashagents_runtime.sglang_seams import SEAMS, Seam, SeamError
 
 DOCS = Path(__file__).parents[2] / "docs" / "sglang-hooks.md"
@@ -34,6 +35,11 @@ def test_seam_fits(seam: Seam) -> None:
     assert sglang_seams.check([seam]) == []
 
 
+def test_the_names_of_engine_arguments_are_those_of_the_installed_release() -> None:
+    assert engine_args.FILE.read_text().split() == engine_args.installed_names()
+    assert {*default_args(True), *default_args(False)} <= engine_args.known_names()
+
+
 def test_misfits_are_named() -> None:
     rows = [
         Seam("sglang.srt.managers.scheduler.Scheduler.no_such_method", "x"),
@@ -46,6 +52,20 @@ def test_misfits_are_named() -> None:
         assert row.target in line
     with pytest.raises(SeamError, match="no_such_method"):
         sglang_seams.require(rows)
+
+
+def test_one_failing_import_is_told_once_with_its_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "seam_broken").mkdir()
+    (tmp_path / "seam_broken" / "__init__.py").touch()
+    (tmp_path / "seam_broken" / "inner.py").write_text("import no_such_driver\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    rows = [Seam(f"seam_broken.inner.{name}", "x") for name in ("a", "b", "c")]
+    rows.append(Seam("seam_broken.missing.d", "x"))
+    gone, failing = sglang_seams.check(rows)
+    assert gone.startswith("seam_broken.missing.d: not found")
+    assert failing.startswith("seam_broken.inner.a and 2 more") and "no_such_driver" in failing
 
 
 def test_another_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

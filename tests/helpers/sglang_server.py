@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -15,6 +16,27 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from flashagents_runtime import Delta, GenerateRequest, RequestRejectedError, SamplingParams, ScriptedEngine
+
+_CALL = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|$)", re.DOTALL)
+
+
+def _as_text(delta: Delta, as_array: bool) -> Delta:
+    """A scripted delta as a model would say it: thoughts and calls in the text.
+
+    `as_array`: calls were demanded by a JSON schema.
+    """
+    text = f"<think>\n{delta.thought}\n</think>\n\n{delta.text}" if delta.thought else delta.text
+    result = delta.result
+    if result is not None:
+        calls = [(call.name, json.loads(call.arguments)) for call in result.tool_calls]
+        if as_array and calls:
+            text += json.dumps([{"name": name, "parameters": arguments} for name, arguments in calls])
+        else:
+            for name, arguments in calls:
+                entry = json.dumps({"name": name, "arguments": arguments})
+                text += f"<tool_call>\n{entry}\n</tool_call>"
+        text += result.broken_call or ""
+    return Delta(text, delta.token_ids, result, delta.logprobs)
 
 
 class FakeSGLang:
@@ -28,6 +50,7 @@ class FakeSGLang:
         failures: statuses to answer the next `/generate` requests with, before any is served.
         split: cut the stream into pieces of so many bytes.
         break_after: close the connection after so many events.
+        silent: no `/generate` is answered before it is set.
         parsers: what `/model_info` says of `tool_call_parser` and `reasoning_parser`.
     """
 
@@ -42,6 +65,7 @@ class FakeSGLang:
         self.parsers: dict[str, str | None] = {"tool_call_parser": None, "reasoning_parser": None}
         self.bodies: list[dict[str, Any]] = []
         self.aborts: list[str] = []
+        self.silent: asyncio.Event | None = None
 
     async def serve(self) -> TestServer:
         """A running server on a free port of the loopback; close it with `await server.close()`."""
@@ -102,17 +126,24 @@ class FakeSGLang:
         return web.json_response(parts)
 
     async def _parse(self, request: web.Request) -> web.Response:
+        """As SGLang's hermes parser: a call that is no JSON, or has no end, leaves all as text."""
         body = await request.json()
-        text, _, call = body["text"].partition("<tool_call>")
         calls = []
-        if call:
-            parsed = json.loads(call.removesuffix("</tool_call>"))
-            calls = [{"tool_index": 0, "name": parsed["name"], "parameters": json.dumps(parsed["arguments"])}]
+        try:
+            for found in _CALL.findall(body["text"]):
+                parsed = json.loads(found)
+                arguments = json.dumps(parsed["arguments"])
+                calls.append({"tool_index": len(calls), "name": parsed["name"], "parameters": arguments})
+        except ValueError:
+            calls = []
+        text = body["text"].partition("<tool_call>")[0] if calls else body["text"]
         return web.json_response({"normal_text": text, "calls": calls})
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.bodies.append(body)
+        if self.silent is not None:
+            await self.silent.wait()
         if self.failures:
             status = self.failures.pop(0)
             return web.json_response({"error": {"message": "not now"}}, status=status)
@@ -121,12 +152,19 @@ class FakeSGLang:
             input_ids=body["input_ids"],
             sampling=msgspec.convert(body["sampling_params"], SamplingParams),
             logprobs=body.get("return_logprob", False),
+            image_data=body.get("image_data"),
+            lora=body.get("lora_path"),
+            extra_key=body.get("extra_key"),
+            cache_salt=body.get("cache_salt"),
         )
+        schema = json.loads(ours.sampling.json_schema or "{}")
+        as_array = isinstance(schema, dict) and schema.get("type") == "array"
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         seen: list[Delta] = []
         try:
-            async for delta in self.engine.generate(ours):
+            async for scripted in self.engine.generate(ours):
+                delta = _as_text(scripted, as_array)
                 seen.append(delta)
                 await self._write(response, self._output(seen if not self.incremental else [delta], delta))
                 if self.break_after is not None and len(seen) >= self.break_after:

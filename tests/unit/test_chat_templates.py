@@ -18,7 +18,7 @@ from helpers.conversations import SEARCH, conversations, mark
 FETCHED = ("llama3_1", "gemma3")  # their templates are not ours to ship
 
 
-@pytest.fixture(scope="module", params=[*chat_templates.NAMES, *FETCHED, "bytes"])
+@pytest.fixture(scope="module", params=[*chat_templates.NAMES, *npm_tokenizers.fetched(FETCHED), "bytes"])
 def template(request: pytest.FixtureRequest) -> Template:
     if request.param == "bytes":
         return ByteChatTokenizer()

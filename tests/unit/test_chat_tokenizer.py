@@ -15,7 +15,7 @@ from flashagents_runtime import ModelIntegrityError, ModelNotFoundError, Templat
 from flashagents_runtime.chat import ChatMessage, ChatTokenizer, encode_chat
 from flashagents_runtime.chat_tokenizer import ByteChatTokenizer, HFChatTokenizer, load_chat_tokenizer
 from flashagents_runtime.model_card import read_model_card
-from helpers.npm_tokenizers import NAMES, tokenizer_folder_or_skip
+from helpers.npm_tokenizers import NAMES, fetched, tokenizer_folder_or_skip
 
 CONVERSATION = [
     ChatMessage(role="system", content="You plan trips. Être bref."),
@@ -26,7 +26,7 @@ CONVERSATION = [
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=fetched(NAMES))
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

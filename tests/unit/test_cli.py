@@ -38,7 +38,7 @@ def test_version() -> None:
 
 @pytest.mark.parametrize(("report", "status"), [(GOOD, 0), (BAD, 1)], ids=["good", "bad"])
 def test_doctor_for_programs(report: Report, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "examine", lambda: report)
+    monkeypatch.setattr(doctor, "examine", lambda **kwargs: report)
     code, out, _ = run("doctor", "--json")
     assert code == status
     answer = json.loads(out)
@@ -47,12 +47,12 @@ def test_doctor_for_programs(report: Report, status: int, monkeypatch: pytest.Mo
 
 
 def test_doctor_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "examine", lambda: GOOD)
+    monkeypatch.setattr(doctor, "examine", lambda **kwargs: GOOD)
     code, out, _ = run("doctor")
     assert code == 0
     assert "3.11.7 [x]" in out, "square brackets are text, not markup"
     assert "All is well." in out
-    monkeypatch.setattr(doctor, "examine", lambda: BAD)
+    monkeypatch.setattr(doctor, "examine", lambda **kwargs: BAD)
     code, out, _ = run("doctor")
     assert code == 1
     assert out.index("sglang: install it") < out.index("default model: later"), "problems come first"

@@ -56,6 +56,7 @@ def qwen(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.fetch
 def test_the_models_own_tokenizer_counts(qwen: Path) -> None:
     client = FlashAgentsChatCompletionClient(qwen)
     assert client.count_tokens([user("Hello, world!")]) == 12
@@ -66,6 +67,7 @@ def test_the_models_own_tokenizer_counts(qwen: Path) -> None:
     assert capped.remaining_tokens([]) == 100
 
 
+@pytest.mark.fetch
 def test_an_unknown_context_length_is_said_to_be_unknown(qwen: Path) -> None:
     (qwen / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
     with pytest.raises(UnsupportedFeatureError, match="context length"):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import importlib.metadata
 import shutil
-import subprocess
 import sys
 from collections import namedtuple
 from pathlib import Path
 
 import pytest
 
-from flashagents_runtime import _extras, doctor, model_cache
-from flashagents_runtime._doctor_probe import Probe
+from flashagents_runtime import _extras, doctor, model_cache, sglang_seams
+from flashagents_runtime._doctor_probe import STAGE, Probe
+from flashagents_runtime.sglang_seams import IMPORT_FAILS
 
 HEALTHY = Probe(device="cpu", shims=["sgl-kernel"], seams=3)
 RELEASES = {
@@ -87,6 +89,13 @@ def test_seams_that_do_not_fit_are_listed(releases: dict[str, str]) -> None:
     assert "sglang.x: not found" in find(report, "SGLang seams").found
 
 
+def test_a_cuda_build_without_a_driver_is_told_from_another_release(releases: dict[str, str]) -> None:
+    line = f"sglang.x and 29 more: {IMPORT_FAILS}: ModuleNotFoundError: No module named 'common_ops'"
+    report = doctor.examine(lambda: Probe(device="cpu", cuda="13.0", seams=30, misfits=[line]))
+    assert find(report, "SGLang seams").found == line
+    assert "FLASHAGENTS_DEVICE=cpu" in find(report, "SGLang seams").advice
+
+
 def test_a_failing_import_is_reported(releases: dict[str, str]) -> None:
     report = doctor.examine(lambda: Probe(error="ImportError: libcuda.so.1"))
     assert not report.ok
@@ -125,15 +134,53 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_probe_that_crashes_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = subprocess.run
+    script = f"import os,sys;print({STAGE!r}+'torch',flush=True);sys.stderr.write('boom\\n');os.abort()"
+    monkeypatch.setattr(doctor, "probe_command", lambda answer, quick: [sys.executable, "-S", "-c", script])
+    stages: list[str] = []
+    assert doctor.probe_in_child(stages.append).error == (
+        "importing torch and SGLang ended with status -6: boom"
+    )
+    assert stages == ["torch"]
 
-    def crash(command: list[str], **kwargs: object) -> object:
-        return real(
-            [sys.executable, "-S", "-c", "import os,sys;sys.stderr.write('boom\\n');os.abort()"], **kwargs
-        )
 
-    monkeypatch.setattr(subprocess, "run", crash)
-    assert doctor.probe_in_child().error == "importing torch and SGLang ended with status -6: boom"
+def test_a_probe_that_hangs_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "PROBE_SECONDS", 0.2)
+    command = [sys.executable, "-S", "-c", "import time;time.sleep(60)"]
+    monkeypatch.setattr(doctor, "probe_command", lambda answer, quick: command)
+    assert doctor.probe_in_child().error.endswith("took more than 0.2 s")
+
+
+def released(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A distribution in place of SGLang's, with one module; the path of that."""
+    module = folder / "sglang" / "srt.py"
+    module.parent.mkdir()
+    module.write_text("class Engine: ...\n")
+    digest = base64.urlsafe_b64encode(hashlib.sha256(module.read_bytes()).digest()).rstrip(b"=").decode()
+    info = folder / "sglang-0.5.18.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.18\n")
+    (info / "RECORD").write_text(f"sglang/srt.py,sha256={digest},18\n")
+    distribution = importlib.metadata.Distribution.at(info)
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: distribution)
+    seam = sglang_seams.Seam("sglang.srt.Engine", "for this test")
+    monkeypatch.setattr(sglang_seams, "SEAMS", [seam])
+    return module
+
+
+def test_a_quick_look_compares_the_files_with_the_release(
+    releases: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = released(tmp_path, monkeypatch)
+    torch_alone = Probe(device="cpu")
+    report = doctor.examine(lambda: torch_alone, quick=True)
+    assert report.ok and find(report, "SGLang files").found.startswith("1 files with 1 seams as released")
+    assert not any(check.name == "SGLang seams" for check in report.checks)
+    module.write_text("class Engine: patched = True\n")
+    assert find(doctor.examine(lambda: torch_alone, quick=True), "SGLang files").found == (
+        "not as released: sglang/srt.py"
+    )
+    module.unlink()
+    assert not doctor.examine(lambda: torch_alone, quick=True).ok
 
 
 @pytest.mark.engine  # imports SGLang: seconds, not milliseconds

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flashagents_runtime import Engine, EngineClosedError
-from flashagents_runtime.embedded import acquire_engine, pooled_engines
+from flashagents_runtime import Engine, EngineClosedError, UnsupportedFeatureError
+from flashagents_runtime.embedded import EmbeddedEngine, acquire_engine, pooled_engines
 from flashagents_runtime.embedded.pool import pool_key
 
 
@@ -76,3 +76,7 @@ def test_bad_arguments_are_refused_at_once() -> None:
         acquire_engine(None, {"tp-size": 1, "tp_size": 2})
     with pytest.raises(TypeError, match="as `model`"):
         acquire_engine(None, {"model_path": "x"})
+    with pytest.raises(UnsupportedFeatureError, match=r"max_total_token'; did you mean 'max_total_tokens'"):
+        acquire_engine(None, {"max-total-token": 64})
+    with pytest.raises(ValueError, match=r"no engine argument 'zzz'$"):
+        EmbeddedEngine(zzz=1)

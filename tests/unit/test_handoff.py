@@ -32,7 +32,7 @@ from flashagents_runtime.handoff import (
     warm_up,
 )
 from helpers.gated_engine import GatedEngine, breathe, is_chunk
-from helpers.real_tokenizers import rules_or_skip
+from helpers.tiny_tokenizer import tiny_tokenizer
 
 
 class _Bytes(ByteChatTokenizer):
@@ -155,8 +155,8 @@ async def test_fan_in_keeps_the_prompts_order(engine: GatedEngine, prefiller: Pr
 
 
 async def test_two_engines_with_two_tokenizers() -> None:
-    """Text goes over, so that B may be any model; here one with real tokens."""
-    rules = rules_or_skip("smollm2")
+    """Text goes over, so that B may be any model; here one with tokens of several characters."""
+    rules = CutRules(tiny_tokenizer())
     a, b = ScriptedEngine([ANSWER]), GatedEngine(["done"], open=True)
     on_a, on_b = Prefiller(a), Prefiller(b, chunk_size=4)
     writer = Downstream(on_b.open(lora="writer"), forecast_of("writer"), rules, batch=8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import http.server
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from collections import namedtuple
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -361,16 +363,27 @@ def hub_error(kind: type[hub_errors.HfHubHTTPError], status: int) -> hub_errors.
     return kind("no", response=httpx.Response(status, request=httpx.Request("GET", "http://hub")))
 
 
+def caused(cause: Exception) -> Exception:
+    """What the hub's library raises because of `cause`."""
+    error = hub_errors.LocalEntryNotFoundError("nothing in the cache")
+    error.__cause__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("failure", "error", "message"),
     [
         (hub_errors.LocalEntryNotFoundError("offline"), ModelDownloadError, "check the network"),
-        (httpx.ConnectError("refused"), ModelDownloadError, "ConnectError"),
+        (caused(httpx.ConnectError("refused")), ModelDownloadError, "cannot be reached.*refused.*not known"),
+        (caused(httpx.ReadTimeout("slow")), ModelDownloadError, "cannot be reached.*slow"),
+        (httpx.ProxyError("502"), ModelDownloadError, "cannot be reached.*ProxyError.*proxy"),
+        (caused(hub_errors.OfflineModeIsEnabled()), ModelDownloadError, "not asked.*HF_HUB_OFFLINE"),
+        (caused(hub_error(hub_errors.HfHubHTTPError, 503)), ModelDownloadError, "answered with status 503"),
         (hub_error(hub_errors.RepositoryNotFoundError, 404), ModelNotFoundError, "hub does not know it"),
         (hub_error(hub_errors.GatedRepoError, 403), ModelNotFoundError, "is gated"),
         (OSError(errno.ENOSPC, "No space left on device"), DiskFullError, "FLASHAGENTS_CACHE"),
     ],
-    ids=["offline", "refused", "unknown", "gated", "full"],
+    ids=["no cause", "refused", "late", "proxy", "offline", "busy", "unknown", "gated", "full"],
 )
 def test_hub_errors(
     failure: Exception, error: type[ModelError], message: str, monkeypatch: pytest.MonkeyPatch
@@ -380,6 +393,43 @@ def test_hub_errors(
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     with pytest.raises(error, match=message):
+        resolve_model("nobody/nothing")
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[http.server.ThreadingHTTPServer]:
+    """A hub that knows no model, for the hub's own library."""
+
+    class NoModels(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "RepoNotFound")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_HEAD = do_GET
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), NoModels)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_no_such_model_and_no_network_are_told_apart(hub: http.server.ThreadingHTTPServer) -> None:
+    with pytest.raises(ModelNotFoundError, match="the hub does not know it"):
+        resolve_model("nobody/nothing")
+    hub.shutdown()
+    hub.server_close()
+    with pytest.raises(ModelDownloadError, match=r"cannot be reached.*127\.0\.0\.1|127.*cannot be reached"):
         resolve_model("nobody/nothing")
 
 

@@ -21,7 +21,9 @@ from flashagents_runtime.handoff import (
 )
 from flashagents_runtime.handoff.forecast import strip_text
 from flashagents_runtime.handoff.stable_tokenizer import Strip
+from helpers.npm_tokenizers import fetched
 from helpers.real_tokenizers import NAMES, rules_or_skip
+from helpers.tiny_tokenizer import tiny_tokenizer
 
 # Pieces that tokenizers and templates treat in ways of their own; combined at random below.
 NASTY = [
@@ -71,9 +73,16 @@ PROPERTY = settings(
 )
 
 
-@pytest.fixture(params=NAMES)
+ALL = ["tiny", *fetched(NAMES)]
+
+
+def rules_of(name: str) -> CutRules:
+    return CutRules(tiny_tokenizer()) if name == "tiny" else rules_or_skip(name)
+
+
+@pytest.fixture(params=ALL)
 def rules(request: pytest.FixtureRequest) -> CutRules:
-    return rules_or_skip(request.param)
+    return rules_of(request.param)
 
 
 def cut(text: str, seed: int) -> list[str]:
@@ -87,10 +96,10 @@ def cut(text: str, seed: int) -> list[str]:
     return deltas
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_a_known_start_is_not_tokenised_again(name: str) -> None:
     """Beginning from the start of a shorter prompt gives the tokens of the whole one."""
-    rules = rules_or_skip(name)
+    rules = rules_of(name)
 
     @settings(PROPERTY, max_examples=40)
     @given(head=TEXTS, more=TEXTS, text=SHORT, tail=SHORT, strip=STRIPS)
@@ -107,10 +116,10 @@ def test_a_known_start_is_not_tokenised_again(name: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_any_text_in_any_deltas(name: str) -> None:
     """After each delta the committed tokens begin every text that may still come; in the end, all of it."""
-    rules = rules_or_skip(name)
+    rules = rules_of(name)
 
     @PROPERTY
     @given(head=SHORT, text=TEXTS, tail=SHORT, more=SHORT, strip=STRIPS, seed=st.integers(0, 1 << 16))
@@ -135,9 +144,9 @@ def test_any_text_in_any_deltas(name: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_several_slots_and_explicit_commits(name: str) -> None:
-    rules = rules_or_skip(name)
+    rules = rules_of(name)
 
     @settings(PROPERTY, max_examples=40)
     @given(pieces=st.lists(SHORT, min_size=5, max_size=5), strips=st.lists(STRIPS, min_size=2, max_size=2))
@@ -220,7 +229,7 @@ def test_a_run_without_seams_is_looked_at_once(rules: CutRules, monkeypatch: pyt
 
 
 def test_no_text_after_the_end() -> None:
-    growing = StableTokenizer(rules_or_skip("smollm2"), "head")
+    growing = StableTokenizer(rules_of("tiny"), "head")
     ids = growing.finish(" tail")
     assert growing.finish() == ids
     with pytest.raises(ValueError, match="no slot is open"):

@@ -68,6 +68,7 @@ def acquire_engine(
 
     Raises:
         TypeError: an argument is no plain JSON value, or is given twice.
+        UnsupportedFeatureError: SGLang has no argument of that name (also a ValueError).
     """
     args = normalise_engine_args(engine_args or {})
     key = pool_key(model, args)
@@ -145,6 +146,10 @@ class EngineLease:
     async def state(self) -> EngineState:
         """See `Engine.state`."""
         return await self.engine.state()
+
+    async def close_session(self, session_id: str) -> None:
+        """See `Engine.close_session`."""
+        await self.engine.close_session(session_id)
 
     async def flush_cache(self) -> bool:
         """See `Engine.flush_cache`."""

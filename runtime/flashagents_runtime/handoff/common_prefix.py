@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 
-def common_prefix(a: str | bytes | list[int], b: str | bytes | list[int]) -> int:
+def common_prefix(a: str | list[int], b: str | list[int]) -> int:
     """Length of the longest common prefix of two texts, or of two lists of tokens.
 
     Compares whole slices, so that the work is done in C: prompts have tens of thousands of tokens.

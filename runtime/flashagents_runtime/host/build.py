@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import multiprocessing
 import os
 from collections.abc import Callable
 from typing import Any
 
 from .. import sglang_seams as seams
+from ..lora_sharing.arguments import take_arguments
 from ..plugin import CACHE_BACKEND, register
 from .children import run_detokenizer_process, run_scheduler_process
 
@@ -52,15 +51,21 @@ def build_engine(
     """Start SGLang's engine: returns `sglang.srt.entrypoints.engine.Engine`, ready to serve.
 
     The names of all its shared memory will contain `token`, so that whoever survives it can remove them.
-    Raises BadArgumentError for an argument that SGLang does not know, and whatever SGLang raises.
+    Raises BadArgumentError for an argument that cannot be had, and whatever SGLang raises. The names of the
+    arguments are known to be SGLang's (`engine_args`).
     """
     import torch
 
     seams.require_version()
     engine_class = seams.symbol(_ENGINE)
+    try:
+        args = {
+            **default_args(torch.cuda.is_available()),
+            **take_arguments(user_args, cuda=torch.cuda.is_available()),
+        }
+    except ValueError as e:
+        raise BadArgumentError(str(e)) from e
     register()
-    args = {**default_args(torch.cuda.is_available()), **user_args}
-    _check_names(args, engine_class.server_args_class)
     if args.get("incremental_streaming_output") is not True:
         raise BadArgumentError("incremental_streaming_output=False cannot be had: the client takes deltas")
     if not torch.cuda.is_available() and os.environ.get("FLASHAGENTS_START_METHOD", "fork") == "fork":
@@ -107,12 +112,3 @@ def _name_shared_memory(token: str) -> None:
         return ports
 
     port_args_class.init_new = staticmethod(with_token)
-
-
-def _check_names(args: dict[str, Any], server_args_class: Any) -> None:
-    known = {f.name for f in dataclasses.fields(server_args_class)}
-    for name in args:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise BadArgumentError(f"SGLang {seams.SGLANG_VERSION} has no engine argument {name!r}{hint}")

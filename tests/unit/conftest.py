@@ -1,0 +1,5 @@
+"""Fixtures of several files."""
+
+from helpers.engine_kinds import rig
+
+__all__ = ["rig"]
