@@ -1,6 +1,6 @@
 """Forecast hit rates of each kind of team, and what the team layer costs.
 
-    python benchmarks/groupchat/run.py [--conversations FOLDER] [--count 40] [--skip-overhead]
+    python benchmarks/groupchat/run.py [--conversations FOLDER] [--count 40]
 
 Runs on a scripted engine in this process (no model).
 
@@ -121,6 +121,7 @@ def main() -> None:
     parser.add_argument("--conversations", type=Path)
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--teams", nargs="*", default=list(replay.KINDS), help="kinds of teams")
     parser.add_argument("--skip-overhead", action="store_true")
     parser.add_argument("--out", type=Path, default=RESULTS / "groupchat.jsonl")
     arguments = parser.parse_args()
@@ -134,7 +135,7 @@ def main() -> None:
     given = " --conversations FOLDER" if arguments.conversations else ""
     shared["command"] = f"python benchmarks/groupchat/run.py{given}"
     rows = []
-    for kind in replay.KINDS:
+    for kind in arguments.teams:
         turns = asyncio.run(hits(kind, conversations))
         rate = hit_rate(turns)
         case = {"team": kind, "conversations": f"{len(conversations)} {name}"}
