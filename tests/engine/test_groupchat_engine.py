@@ -29,6 +29,7 @@ from flashagents_autogen.groupchat.turns import Turn
 from flashagents_runtime.embedded import EmbeddedEngine
 
 CHUNK = 12
+HELD = 4  # tokens that wait for the next word, or for a commit
 POLICY = GroupChatPolicy(chunk_size=CHUNK, share=1.0)
 TASK = "A week by train from Paris to Rome."
 TOKENS = 36
@@ -87,7 +88,7 @@ def check(turn: Turn) -> None:
     assert turn.right is True, turn.agent
     assert turn.slots, turn.agent
     for slot in turn.slots:
-        assert slot.prewarmed >= slot.end - slot.start - CHUNK - 1
+        assert slot.prewarmed >= slot.end - slot.start - CHUNK - HELD
     assert turn.slots[-1].issued_early > 0
     assert turn.cached >= turn.prompt - CHUNK - 8
 
@@ -116,12 +117,17 @@ async def test_selector(stage: Stage) -> None:
 
 
 async def test_swarm(stage: Stage) -> None:
-    hands_off = stage.with_args(80, tool_choice="required", ignore_eos=False)
+    def hands_off_to(target: str) -> FlashAgentsChatCompletionClient:
+        call = rf'<tool_call>\n\{{"name": "transfer_to_{target}", "arguments": \{{\}}\}}\n</tool_call>'
+        return stage.with_args(60, regex=call, ignore_eos=False)
+
+    to_flights, to_hotels = hands_off_to("flights"), hands_off_to("hotels")
 
     def make() -> Swarm:
-        triage = stage.agent("triage", hands_off, handoffs=["flights"])
-        flights = stage.agent("flights", hands_off, handoffs=["hotels"])
-        return Swarm([triage, flights, stage.agent("hotels")], termination_condition=MaxMessageTermination(4))
+        triage = stage.agent("triage", to_flights, handoffs=["flights"])
+        flights = stage.agent("flights", to_hotels, handoffs=["hotels"])
+        agents = [triage, flights, stage.agent("hotels")]
+        return Swarm(agents, termination_condition=MaxMessageTermination(4))
 
     turns = await stage.both(make)
     assert [turn.agent for turn in turns] == ["triage", "flights", "hotels"]
@@ -146,18 +152,18 @@ async def test_graph_flow(stage: Stage) -> None:
         assert turn.cached >= turn.prompt - 2 * CHUNK - 8
 
 
+NO = r'\{"reason": "", "answer": false\}'
 LEDGER = (
-    r'\{"is_request_satisfied": \{"reason": "no", "answer": false\}, '
-    r'"is_in_loop": \{"reason": "no", "answer": false\}, '
-    r'"is_progress_being_made": \{"reason": "yes", "answer": true\}, '
-    r'"next_speaker": \{"reason": "so", "answer": "(planner|critic)"\}, '
-    r'"instruction_or_question": \{"reason": "so", "answer": "[A-Za-z ]{90,110}"\}\}'
+    rf'\{{"is_request_satisfied": {NO}, "is_in_loop": {NO}, '
+    r'"is_progress_being_made": \{"reason": "", "answer": true\}, '
+    r'"next_speaker": \{"reason": "", "answer": "(planner|critic)"\}, '
+    r'"instruction_or_question": \{"reason": "", "answer": "[A-Za-z ]{90,100}"\}\}'
 )
 
 
 async def test_magentic_one(stage: Stage) -> None:
     info = {**stage.client.model_info, "structured_output": False, "json_output": False}
-    manager = stage.with_args(140, regex=LEDGER, model_info=info, ignore_eos=False)
+    manager = stage.with_args(120, regex=LEDGER, model_info=info, ignore_eos=False)
 
     def make() -> MagenticOneGroupChat:
         agents = [stage.agent(name) for name in ("planner", "critic")]
