@@ -5,9 +5,9 @@
     python benchmarks/lora_sharing/run.py --cpu                      # the same path on a CPU, tiny
 
 `none` is stock SGLang with its LoRA (Non-Shared), `floor` the same with one role for all steps: it computes
-what a perfectly shared cache has to compute, with stock kernels, and is the bound of the other variants. Rows go
-to benchmarks/results/lora_sharing.jsonl as each case ends; a case that is there already (same variant, case,
-device and commit) is passed over, so a run that was cut off is finished by running it again. Dummy weights.
+what a perfectly shared cache has to compute, with stock kernels, and is the bound of the other variants.
+Rows go to benchmarks/results/lora_sharing.jsonl as each case ends; a case that is there already (same
+variant, case, device and commit) is passed over, so a run that was cut off is finished by running it again.
 """
 
 from __future__ import annotations
