@@ -204,7 +204,7 @@ class SharingEngine:
 
     def load(self, name: str, tensors: dict[str, Any], config: dict[str, Any]) -> None:
         """Load an adapter from tensors."""
-        result = self.engine.load_lora_adapter_from_tensors(name, list(tensors.items()), config)
+        result = self.engine.load_lora_adapter_from_tensors(name, tensors, config)
         if not result.success:
             raise RuntimeError(f"{name}: {result.error_message}")
 

@@ -67,6 +67,31 @@ def test_a_misfit_is_refused_and_the_engine_goes_on(
 # ---- coming and going
 
 
+def test_adapters_from_tensors_are_members_too(model: Path, models: Path, adapters: dict[str, Path]) -> None:
+    import json
+
+    from safetensors.torch import load_file
+    from sglang.srt.lora.lora_registry import LoRARef
+
+    late = make_adapter(models, model, "late", shared_a="team", size_a=0.1)
+    other = make_adapter(models, model, "misfit-other-A")
+    with SharingHarness(model, "base_lr", {**adapters, "late": late}) as s:
+        want = s.ask("late", CONTEXT, 4)
+    groups = {"team": ["plan", "act", "late"]}
+    arguments = {"max_lora_rank": 8, "lora_target_modules": {"q_proj", "v_proj"}}
+    with SharingHarness(model, "base_lr", adapters, groups, **arguments) as s:
+        for path, fits in ((other, False), (late, True)):
+            ref = LoRARef(lora_id="sent", lora_name="late", lora_path="__tensors__", pinned=False)
+            config = json.loads((path / "adapter_config.json").read_text())
+            tensors = load_file(path / "adapter_model.safetensors")
+            result = s.manager.load_lora_adapter_from_tensors(ref, tensors, config)
+            assert result.success is fits
+        s.ids["late"] = "sent"
+        got = s.ask("late", CONTEXT, 4)
+        assert (got.ids, got.logprobs) == (want.ids, want.logprobs)
+        assert s.ask("act", CONTEXT, 1, logprob_start_len=None).cached == len(CONTEXT) - 1
+
+
 @pytest.mark.parametrize("scheme", ALL)
 def test_a_swapped_adapter_reads_nothing_of_its_predecessor(
     model: Path, models: Path, adapters: dict[str, Path], scheme: str
