@@ -109,6 +109,7 @@ def backend_class() -> Any:
             """A member is in the batch; without one attention skips the low-rank term."""
             self.catch_up = CatchUp(state, runner) if state.config.scheme == "base" else None
             self.figures = {"extend_low_rank": 0, "decode_low_rank": 0}
+            """Calls of attention with the low-rank term; replays of captured graphs are not counted."""
 
         # ---- what LoRA tells
 

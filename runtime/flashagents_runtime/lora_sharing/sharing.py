@@ -169,6 +169,7 @@ class Sharing:
             keys = self.backend.pool.get_key_buffer(0)
             token = 2 * keys.shape[1] * keys.shape[2] * keys.element_size() * self.rows.shape[0]
             out |= {
+                **self.backend.figures,
                 "rank": self.projections.rank,
                 "sets": self.sets,
                 "token_bytes_kv": token,
