@@ -520,6 +520,13 @@ LORA_SEAMS: tuple[Seam, ...] = (
         hooked=True,
     ),
     Seam(
+        "sglang.srt.managers.tp_worker.TpModelWorker.forward_batch_generation",
+        "under `base`, tells the pass which of its tokens are in the tree already",
+        "(self, batch, forward_batch=None, pp_proxy_tensors=None, is_verify=False,"
+        " skip_attn_backend_init=None, *, capture_hidden_mode=None)",
+        hooked=True,
+    ),
+    Seam(
         f"{_LORA}.lora.LoRAAdapter",
         "an adapter's CPU weights, Q, K and V stacked",
         attributes=("layers", "scaling", "config", "normalize_qkv_proj"),
