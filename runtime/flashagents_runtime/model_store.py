@@ -106,8 +106,8 @@ def resolve_model(
         check_model_folder(folder, weights=weights, tokenizer=tokenizer)
         return folder
     raise ModelNotFoundError(
-        f"there is no model {name!r:.200}: no such folder here ({path.absolute()!s:.200}), and no hub id, which"
-        f" has the form org/name. Leave the model out for the default one ({DEFAULT_MODEL.name})"
+        f"there is no model {name!r:.200}: no such folder here ({path.absolute()!s:.200}), and no hub id,"
+        f" which has the form org/name. Leave the model out for the default one ({DEFAULT_MODEL.name})"
     )
 
 
