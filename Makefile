@@ -45,7 +45,7 @@ dev: ## set-up for contributors: test tools, build, pre-commit hooks
 	@$(SETUP) dev
 	@$(BIN)/pre-commit install
 
-docs: ## build the documentation site in build/site (ARGS="--strict")
+docs: ## build the documentation site in site/ (ARGS="--strict")
 	@$(SETUP) docs
 	@$(BIN)/mkdocs build --quiet $(ARGS)
 

@@ -33,6 +33,14 @@ On a scripted engine, one core. `chunk_us`: from the engine's delta to AutoGen's
 `agent_chunk_us`: the same up to the consumer of `AssistantAgent.run_stream`. `tokens_per_s`: what 64 streams
 carry in all; `cost_us` is what the client adds to the engine alone. `share_percent`: where the time goes.
 """,
+    "trace_cost": """
+## What recording costs
+
+A `Trace` that records, on a scripted engine and one core. `turn_us`: CPU time of one turn of the client,
+recorded or not; the difference drowns in noise, so `turn_event_us` and `chunk_event_us` time what is done to
+record a turn and a prefill chunk alone. `event_bytes`: memory of one event in a full ring. `share_percent`:
+of one core, for 64 streams with one turn and two chunks a second each (mark: under 1).
+""",
     "wire": """
 ## The wire between application and host process
 
