@@ -1,6 +1,6 @@
 """Make docs/performance.md from the rows of the small experiments:  python benchmarks/report.py
 
-The kernels and the intra-turn cache have pages of their own, made by their own reports.
+The kernels, the intra-turn cache and the hand-off have pages of their own, made by their own reports.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ Figures of a CPU are of shared machines: compare them within one table, not with
 
 | page | what |
 |---|---|
+| [hand-off](performance-handoff.md) | an upstream agent's tokens prefilled into the next prompt |
 | [intra-turn cache](performance-intra-turn.md) | concurrent requests that share a cold prefix, on one H200 |
 | [kernels](performance-kernels.md) | Flash-LoRA-Attention beside FA3 and SGLang's kernels, on one H200 |
 """

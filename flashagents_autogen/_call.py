@@ -19,6 +19,8 @@ from ._model import LoadedModel
 from ._sampling import CreateArgs, parse_create_args, to_sampling
 from ._structured import chosen_tools, json_schema
 
+_TAIL_TOKENS = 16
+
 ToolChoice = Tool | Literal["auto", "required", "none"]
 
 
@@ -57,10 +59,9 @@ class CheckedCall:
         shown = self.offered if self.callable else []
         # A tool that was chosen is called once, as in OpenAI's API.
         once = args.parallel_tool_calls is False or (self.call_required and len(self.callable) == 1)
+        ids = encode_chat(model.tokenizer, chat, tools=shown, template_args=args.chat_template_kwargs)
         request = GenerateRequest(
-            input_ids=encode_chat(
-                model.tokenizer, chat, tools=shown, template_args=args.chat_template_kwargs
-            ),
+            input_ids=ids,
             sampling=to_sampling(args, model.card.sampling, self.schema),
             lora=lora,
             cache_salt=cache_salt,
@@ -74,6 +75,7 @@ class CheckedCall:
                 parallel_tool_calls=not once,
                 tool_parser=None if model.tokenizer.capabilities.tools else TOOL_PARSER,
                 compact_json=self.schema is not None,
+                prompt_end=model.tokenizer.decode(ids[-_TAIL_TOKENS:], skip_special_tokens=False),
             ),
         )
         return Call(model.card.name, chat, shown, request)

@@ -34,6 +34,7 @@ def gallery() -> dict[str, Any]:
     """The gallery's content."""
     small = FlashAgentsChatCompletionClient(temperature=0.7, max_tokens=400)
     qwen = FlashAgentsChatCompletionClient("Qwen/Qwen2.5-7B-Instruct", temperature=0.7, max_tokens=1000)
+    served = FlashAgentsChatCompletionClient(engine_url="http://127.0.0.1:30000", temperature=0.7)
     writer = AssistantAgent(
         "writer", small, model_client_stream=True, system_message="Draft a short text on the task."
     )
@@ -59,6 +60,9 @@ def gallery() -> dict[str, Any]:
             "models": [
                 component(small, "FlashAgents: default small model", "SmolLM2-135M, runs without a GPU."),
                 component(qwen, "FlashAgents: Qwen2.5 7B", "Needs a CUDA GPU and the model hub."),
+                component(
+                    served, "FlashAgents: a server", "What `flashagents serve` serves on this machine."
+                ),
             ],
             "agents": [component(writer, "Writer", "Drafts a short text.")],
             "teams": [component(team, "Writer and critic", "Two agents in turn, on one engine.")],

@@ -100,15 +100,29 @@ def serve(
     model: Annotated[
         str | None, typer.Option("--model", help="A folder or hub id; left out, the default model.")
     ] = None,
+    max_body_mib: Annotated[int, typer.Option(min=0, help="Longest body of a request; 0: no limit.")] = 64,
+    max_requests_per_key: Annotated[
+        int, typer.Option(min=0, help="Running requests of one API key; 0: no limit.")
+    ] = 1024,
+    max_sessions_per_key: Annotated[
+        int, typer.Option(min=0, help="Open SGLang sessions of one API key; 0: no limit.")
+    ] = 64,
 ) -> None:
     """Serve a model over HTTP, with our plug-in, for clients with `engine_url=`; loopback by default."""
     from .model_store import resolve_model
     from .progress import show_progress
     from .serve import serve as run
+    from .serve_limits import Limits
+
+    limits = Limits(
+        body_bytes=max_body_mib << 20,
+        requests_per_key=max_requests_per_key,
+        sessions_per_key=max_sessions_per_key,
+    )
 
     with show_progress() as progress:
         folder = resolve_model(model, progress=progress)
-    run(str(folder), context.args)
+    run(str(folder), context.args, limits)
 
 
 @app.command()

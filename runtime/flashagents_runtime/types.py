@@ -100,6 +100,8 @@ class AnswerFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         parallel_tool_calls: False allows one call at most.
         tool_parser: SGLang's name of the function-call parser; None is the model's own.
         compact_json: the answer of a `json_schema` has no white space and its fields in the schema's order.
+        prompt_end: the last words of the prompt, special tokens included: they say whether the answer
+            begins inside a thought, or whether there is to be none.
     """
 
     tools: list[ToolDefinition] = []
@@ -107,6 +109,7 @@ class AnswerFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     parallel_tool_calls: bool = True
     tool_parser: str | None = None
     compact_json: bool = False
+    prompt_end: str = ""
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -120,7 +123,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         priority: SGLang's request priority; only engines started with priority scheduling take it.
         session_id: ties requests of one prefill session together (`GenerateReqInput.session_id`).
         extra_key: a further part of the radix cache's key: requests with different keys share nothing.
-        cache_salt: namespace that keeps the prefixes of one tenant from another.
+        cache_salt: namespace that keeps the prefixes of one tenant from another; a secret, never empty.
         routed_dp_rank: data-parallel rank that must serve the request.
         logprobs: return the log-probability of every generated token.
         top_logprobs: with `logprobs`, how many alternatives to return at each position.
@@ -141,6 +144,13 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     top_logprobs: int = 0
     image_data: list[str] | None = None
     format: AnswerFormat | None = None
+
+    def __repr__(self) -> str:
+        """Without keys of the cache, which are secrets of a tenant, and without the prompt's content."""
+        shown = f"rid={self.rid!r}, input_ids=<{len(self.input_ids)} tokens>, sampling={self.sampling!r}"
+        if self.lora is not None:
+            shown += f", lora={self.lora!r}"
+        return f"GenerateRequest({shown})"
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):

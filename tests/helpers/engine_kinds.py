@@ -94,10 +94,12 @@ class Rig:
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
+        self._hosts: list[ScriptedHost] = []  # held: a loop does not hold its tasks
         self._monkeypatch = pytest.MonkeyPatch()
         self._cleanup = contextlib.AsyncExitStack()
         self.scripted = ScriptedEngine()
         self.fake = FakeSGLang(self.scripted)
+        self.fake.parsers = {"tool_call_parser": "hermes", "reasoning_parser": "qwen3"}
 
     async def client(
         self, *script: ScriptItem, tokenizer: ChatTokenizer | None = None, **args: Any
@@ -119,10 +121,9 @@ class Rig:
         def spawn(self_: Any, theirs: socket.socket) -> subprocess.Popen[bytes]:
             ours = theirs.dup()
             process = original(self_, theirs)
-            hosts.append(ScriptedHost(scripted, ours, process))
+            self._hosts.append(ScriptedHost(scripted, ours, process))
             return process
 
-        hosts: list[ScriptedHost] = []
         self._monkeypatch.setattr(host_process.HostProcess, "_spawn", spawn)
         self._monkeypatch.setattr(host_process, "host_command", lambda fd: ["sleep", "600"])
         self._monkeypatch.setattr(EmbeddedEngine, "_resolve_model", lambda engine: "scripted")
@@ -142,7 +143,6 @@ class Rig:
         return str(server.make_url("")).rstrip("/")
 
     async def _remote(self) -> Engine:
-        self.fake.parsers = {"tool_call_parser": "hermes", "reasoning_parser": "qwen3"}
         engine = RemoteEngine(await self.serve_remote(), read_timeout=20)
         self._cleanup.push_async_callback(engine.close)
         await engine.start()

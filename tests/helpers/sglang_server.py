@@ -50,6 +50,7 @@ class FakeSGLang:
         failures: statuses to answer the next `/generate` requests with, before any is served.
         split: cut the stream into pieces of so many bytes.
         break_after: close the connection after so many events.
+        silent: no `/generate` is answered before it is set.
         parsers: what `/model_info` says of `tool_call_parser` and `reasoning_parser`.
     """
 
@@ -64,6 +65,7 @@ class FakeSGLang:
         self.parsers: dict[str, str | None] = {"tool_call_parser": None, "reasoning_parser": None}
         self.bodies: list[dict[str, Any]] = []
         self.aborts: list[str] = []
+        self.silent: asyncio.Event | None = None
 
     async def serve(self) -> TestServer:
         """A running server on a free port of the loopback; close it with `await server.close()`."""
@@ -140,6 +142,8 @@ class FakeSGLang:
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.bodies.append(body)
+        if self.silent is not None:
+            await self.silent.wait()
         if self.failures:
             status = self.failures.pop(0)
             return web.json_response({"error": {"message": "not now"}}, status=status)
@@ -149,6 +153,9 @@ class FakeSGLang:
             sampling=msgspec.convert(body["sampling_params"], SamplingParams),
             logprobs=body.get("return_logprob", False),
             image_data=body.get("image_data"),
+            lora=body.get("lora_path"),
+            extra_key=body.get("extra_key"),
+            cache_salt=body.get("cache_salt"),
         )
         schema = json.loads(ours.sampling.json_schema or "{}")
         as_array = isinstance(schema, dict) and schema.get("type") == "array"

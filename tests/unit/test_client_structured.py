@@ -13,8 +13,8 @@ from autogen_core.tools import ToolSchema
 from pydantic import BaseModel
 
 from flashagents_autogen._structured import complete_schema
-from flashagents_runtime import GenerateRequest
-from helpers.clients import scripted, user
+from flashagents_runtime import GenerateRequest, Reply, ToolCall
+from helpers.clients import collect, scripted, user
 
 
 class Node(BaseModel):
@@ -117,3 +117,41 @@ async def test_an_agent_gives_a_structured_message() -> None:
     result = await agent.run(task="Go.")
     final = result.messages[-1]
     assert isinstance(final, StructuredMessage) and final.content.kind == "b"
+
+
+async def test_two_descriptions_of_an_answer() -> None:
+    """AutoGen's argument wins where the extra can give way; two classes, or two names, are refused."""
+
+    async def both(json_output: Any, **extra: Any) -> Any:
+        return await schema_of(json_output=json_output, extra_create_args=extra)
+
+    assert await both(True, response_format="json_object") == {"type": "object"}
+    assert await both(True, response_format="text") == {"type": "object"}
+    for word in ("text", "json_object"):
+        request = await request_of(json_output=False, extra_create_args={"response_format": word})
+        assert request.sampling.json_schema is None
+    assert "$defs" in await both(Node, response_format={"type": "json_object"})
+    for extra in ({"response_format": Node}, {"format": Node.model_json_schema()}):
+        with pytest.raises(ValueError, match="use json_output"):
+            await both(Node, **extra)
+    with pytest.raises(ValueError, match="two names for one thing"):
+        await both(None, response_format="text", format="json")
+
+
+async def test_ollamas_name_for_a_format() -> None:
+    assert await schema_of(extra_create_args={"format": "json"}) == {"type": "object"}
+    assert "$defs" in await schema_of(extra_create_args={"format": Node.model_json_schema()})
+    with pytest.raises(ValueError, match="format"):
+        await request_of(extra_create_args={"format": "xml"})
+
+
+async def test_json_beside_a_call_is_its_thought() -> None:
+    said = '{"default":2,"children":[],"kind":"b","note":null}'
+    call = ToolCall(name="look", arguments="{}")
+    client, _ = scripted(*[Reply(text=said, tool_calls=[call])] * 2)
+    tools: list[ToolSchema] = [{"name": "look"}]
+    result = await client.create([user()], json_output=Node, tools=tools)
+    _, streamed = await collect(client, [user()], json_output=Node, tools=tools)
+    for got in (result, streamed):
+        assert got.finish_reason == "function_calls" and len(got.content) == 1
+        assert Node.model_validate_json(got.thought or "").kind == "b"

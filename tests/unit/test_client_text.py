@@ -7,7 +7,14 @@ import gc
 import weakref
 
 import pytest
-from autogen_core.models import CreateResult, RequestUsage
+from autogen_core import FunctionCall
+from autogen_core.models import (
+    AssistantMessage,
+    CreateResult,
+    FunctionExecutionResult,
+    FunctionExecutionResultMessage,
+    RequestUsage,
+)
 
 from flashagents_autogen import FlashAgentsChatCompletionClient, FlashRequestUsage
 from flashagents_runtime import (
@@ -194,3 +201,24 @@ def test_two_event_loops_may_use_one_client() -> None:
     client, _ = scripted("a", "b")
     assert asyncio.run(client.create([user()])).content == "a"
     assert asyncio.run(client.create([user()])).content == "b"
+
+
+async def test_empty_messages() -> None:
+    client, engine = scripted("a", "b")
+    silent = AssistantMessage(content="", thought="", source="writer")
+    assert (await client.create([user(), silent, user("")])).content == "a"
+    call = FunctionCall("call00001", "{}", "noop")
+    result = FunctionExecutionResult(content="", name="noop", call_id="call00001", is_error=False)
+    history = [
+        user("Call noop."),
+        AssistantMessage(content=[call], thought="", source="writer"),
+        FunctionExecutionResultMessage(content=[result]),
+    ]
+    assert (await client.create(history)).content == "b"
+    assert "noop" in prompt(engine)
+
+
+async def test_an_assistant_that_spoke_last() -> None:
+    client, engine = scripted("a")
+    await client.create([user("foo"), user("bar"), assistant("foobar ")])
+    assert "foobar" in prompt(engine) and prompt(engine).endswith("<|im_start|>assistant\n")

@@ -1,88 +1,82 @@
-"""The documentation: links lead somewhere, the site has every page, the reference names what exists."""
+"""The Python of the documentation compiles, and that of the README and the client's page runs."""
 
 from __future__ import annotations
 
-import importlib
+import ast
+import asyncio
+import inspect
 import re
-import unicodedata
-from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pytest
-import yaml
+
+import flashagents_autogen
+from flashagents_autogen import FlashAgentsChatCompletionClient
+from flashagents_runtime import ScriptedEngine
 
 ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
-PAGES = sorted(
-    [
-        *ROOT.glob("*.md"),
-        *DOCS.rglob("*.md"),
-        *(ROOT / "examples").rglob("*.md"),
-        *(ROOT / "benchmarks").rglob("*.md"),
-    ]
-)
-SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def prose(page: Path) -> str:
-    """A page without its code."""
-    text = re.sub(r"^(```|~~~).*?^\1", "", page.read_text(), flags=re.S | re.M)
-    return re.sub(r"`[^`\n]*`", "", text)
+def blocks(pages: list[Path]) -> list[Any]:
+    """Each block of Python, with its page and line as the test's id."""
+    out = []
+    for page in pages:
+        text = page.read_text()
+        for match in _BLOCK.finditer(text):
+            line = text.count("\n", 0, match.start()) + 2
+            out.append(pytest.param(match[1], id=f"{page.name}:{line}"))
+    return out
 
 
-@cache
-def anchors(page: Path) -> set[str]:
-    """What `#...` may name: headings, as Python-Markdown and GitHub both make them of plain words."""
-    text = re.sub(r"^(```|~~~).*?^\1", "", page.read_text(), flags=re.S | re.M)
-    found = set()
-    for title in re.findall(r"^#+ +(.*?)\s*#*$", text, flags=re.M):
-        plain = unicodedata.normalize("NFKD", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title))
-        found.add(re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower()))
-    return found
+def compiled(source: str) -> Any:
+    return compile(source, "block", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
-    broken = []
-    for target in re.findall(r"\]\(<?([^)\s>]+)>?(?: \"[^\"]*\")?\)", prose(page)):
-        if re.match(r"[a-z]+:", target):
-            continue  # elsewhere
-        path, _, anchor = unquote(target).partition("#")
-        goal = (page.parent / path).resolve() if path else page
-        if (
-            not goal.exists()
-            or not goal.is_relative_to(ROOT)
-            or (anchor and goal.suffix == ".md" and anchor not in anchors(goal))
-        ):
-            broken.append(target)
-    assert not broken
+@pytest.mark.parametrize("source", blocks(PAGES))
+def test_it_compiles(source: str) -> None:
+    compiled(source)
 
 
-def leaves(nav: Any) -> list[str]:
-    if isinstance(nav, str):
-        return [nav]
-    parts = nav.values() if isinstance(nav, dict) else nav
-    return [leaf for part in parts for leaf in leaves(part)]
+@pytest.mark.parametrize("source", blocks([ROOT / "README.md", ROOT / "docs" / "client.md"]))
+def test_it_runs(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a scripted engine in the place of every engine that would have to be started."""
+    engines: list[ScriptedEngine] = []
+
+    def build(*args: Any, **kwargs: Any) -> FlashAgentsChatCompletionClient:
+        if "engine" in kwargs:
+            return FlashAgentsChatCompletionClient(*args, **kwargs)
+        kwargs = {
+            k: v for k, v in kwargs.items() if k not in ("model", "engine_args", "engine_url", "api_key")
+        }
+        engines.append(ScriptedEngine(["Eiffel Tower, Louvre, Seine."] * 9))
+        return FlashAgentsChatCompletionClient(engine=engines[-1], **kwargs)
+
+    monkeypatch.setattr(flashagents_autogen, "FlashAgentsChatCompletionClient", build)
+    result = eval(compiled(source), {"__name__": "__main__"})
+    if inspect.iscoroutine(result):
+        asyncio.run(result)
+    if "asyncio.run(main())" in source:
+        assert len(engines) == 1 and len(engines[0].requests) == 1
 
 
-def test_the_site_has_every_page_once() -> None:
-    pages = leaves(SITE["nav"])
-    assert len(pages) == len(set(pages))
-    assert set(pages) == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+def names_in(file: str) -> set[str]:
+    tree = ast.parse((ROOT / "tests" / "unit" / file).read_text())
+    functions = ast.FunctionDef | ast.AsyncFunctionDef
+    return {node.name for node in tree.body if isinstance(node, functions) and node.name.startswith("test_")}
 
 
-def test_the_site_loads_nothing_from_elsewhere() -> None:
-    assert SITE["theme"]["font"] is False
-    assert "extra_javascript" not in SITE and "extra_css" not in SITE
+def test_every_test_that_the_clients_page_names_is_there() -> None:
+    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", (ROOT / "docs" / "client.md").read_text())
+    assert len(named) > 60
+    missing = [f"{file}::{name}" for file, name in named if name not in names_in(file)]
+    assert missing == []
 
 
-@pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=lambda page: page.stem)
-def test_the_reference_names_what_exists(page: Path) -> None:
-    names = re.findall(r"^::: ([\w.]+)$", page.read_text(), flags=re.M)
-    assert names
-    for name in names:
-        module, _, attribute = name.rpartition(".")
-        found = getattr(importlib.import_module(module), attribute, None) or importlib.import_module(name)
-        assert found.__doc__, f"{name} has no docstring"
+def test_every_test_of_the_contract_is_on_the_clients_page() -> None:
+    named = set(
+        re.findall(r"`test_client_contract\.py::(test_\w+)`", (ROOT / "docs" / "client.md").read_text())
+    )
+    assert named == names_in("test_client_contract.py")

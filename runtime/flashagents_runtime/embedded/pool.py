@@ -147,6 +147,10 @@ class EngineLease:
         """See `Engine.state`."""
         return await self.engine.state()
 
+    async def close_session(self, session_id: str) -> None:
+        """See `Engine.close_session`."""
+        await self.engine.close_session(session_id)
+
     async def flush_cache(self) -> bool:
         """See `Engine.flush_cache`."""
         return await self.engine.flush_cache()

@@ -124,6 +124,14 @@ class Downstream:
         self._prompt.commit()
         self._rebase()
 
+    def restart(self, forecast: PromptForecast) -> None:
+        """Another guess, for other upstream agents: forgets what was fed; what both begin with stays warm."""
+        if self._is_over():
+            return
+        self._prompt = GrowingPrompt(forecast, self._rules, batch=self._batch)
+        self.ends.clear()
+        self._rebase()
+
     def prompt_ids(self) -> list[int]:
         """The tokens of the whole prompt, by the forecast: where nobody renders the prompt anew.
 

@@ -114,7 +114,7 @@ class Publisher:
             return
 
         req.last_node = self.cache.add_locked_child(
-            req.last_node, child_key, tail, slots[: aligned - start], req.priority or 0, self._pass
+            req.last_node, child_key, tail, slots[: aligned - start], req.priority or 0, self._pass, req=req
         )
         req.cache_protected_len = aligned
         self.slots[req] = slots if size == end - start else slots[: end - start]

@@ -1,41 +1,23 @@
 """Thoughts and tool calls of a server's answers, by the server's own parsers.
 
-The answer's text is held back where there is something to take out of it, and read at its end through
-`/separate_reasoning` and `/parse_function_call`: any SGLang server has them.
+`/separate_reasoning` and `/parse_function_call` take whole texts; any SGLang server has them. What may be
+part of a thought or a call is held back until they have been asked; the text before and after is shown as
+it comes.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from ..types import AnswerFormat, Delta, GenerateRequest, ToolCall
+from ..errors import EngineError
+from ..types import AnswerFormat, Delta, GenerateRequest, GenerateResult, ToolCall
 from .http import Server
+from .marks import CALLS, THOUGHTS, beginning_of
 
 _FALLBACK_TOOL_PARSER = "hermes"
-
-#: What a call begins with, by the name of SGLang's parser (its `bot_token`); parsers without one are left
-#: out. `/parse_function_call` does not say whether a call was begun that it could not read.
-CALL_BEGINNINGS = {
-    **dict.fromkeys(("deepseekv3", "deepseekv31"), "<\uff5ctool\u2581calls\u2581begin\uff5c>"),
-    **dict.fromkeys(("glm", "glm45", "glm47", "hermes", "mimo", "qwen", "qwen25", "trinity"), "<tool_call>"),
-    "cohere_command4": "<|START_ACTION|>",
-    "deepseekv32": "<\uff5cDSML\uff5cfunction_calls>",
-    "deepseekv4": "<\uff5cDSML\uff5ctool_calls>",
-    "gpt-oss": "<|start|>assistant<|channel|>commentary",
-    "hunyuan": "<tool_calls>",
-    "inkling": "<|content_invoke_tool_json|>",
-    "interns1": "<|action_start|> <|plugin|>",
-    "kimi_k2": "<|tool_calls_section_begin|>",
-    "kimi_k3": "<|open|>tools<|sep|>",
-    "lfm2": "<|tool_call_start|>",
-    "llama3": "<|python_tag|>",
-    "minicpm5": "<function",
-    "mistral": "[TOOL_CALLS]",
-    "step3": "<\uff5ctool_calls_begin\uff5c>",
-}
 
 
 class RemoteAnswer:
@@ -48,8 +30,11 @@ class RemoteAnswer:
         self._server = server
         self._format = fmt
         self._tool_parser = fmt.tool_parser or tool_parser or _FALLBACK_TOOL_PARSER
-        self._reasoning_parser = reasoning_parser if request.format is not None else None
-        self._held: list[str] = []
+        # An enforced call is JSON and nothing else.
+        wanted = request.format is not None and not fmt.call_required
+        self._thought = _Thought(server, reasoning_parser, fmt.prompt_end) if wanted else None
+        self._whole = ""  # all that is no thought, where calls are looked for
+        self._shown = 0  # of it, characters that were shown already
         sampling = request.sampling
         if fmt.tools:
             sampling = msgspec.structs.replace(sampling, skip_special_tokens=False)
@@ -57,32 +42,41 @@ class RemoteAnswer:
             sampling = msgspec.structs.replace(sampling, json_schema=json.dumps(_calls_schema(fmt)))
         self.request = msgspec.structs.replace(request, sampling=sampling, format=None)
 
-    @property
-    def _holds(self) -> bool:
-        return bool(self._format.tools) or self._reasoning_parser is not None
-
     async def read(self, delta: Delta) -> Delta:
         """The delta with thoughts and calls taken out of its text."""
-        if not self._holds:
-            return delta
-        self._held.append(delta.text)
-        if delta.result is None:
-            return Delta("", delta.token_ids, None, delta.logprobs)
-        text, thought = "".join(self._held), ""
-        # An enforced call is JSON and nothing else.
-        if self._reasoning_parser is not None and not self._format.call_required:
-            body = {"text": text, "reasoning_parser": self._reasoning_parser}
-            parts = await self._server.json("POST", "/separate_reasoning", body)
-            text, thought = parts.get("text") or "", parts.get("reasoning_text") or ""
-        result = delta.result
+        thought, text, result = "", delta.text, delta.result
+        if self._thought is not None:
+            thought, text = await self._thought.take_out(text, last=result is not None)
         if self._format.tools:
-            whole = text
-            text, calls, begun = await self._read_calls(whole)
-            if not self._format.parallel_tool_calls:
-                calls = calls[:1]
-            broken = whole if (begun or self._format.call_required) and not calls else None
-            result = msgspec.structs.replace(result, tool_calls=calls, broken_call=broken)
+            self._whole += text
+            text = self._showable() if result is None else ""
+            if result is not None:
+                text, result = await self._finish(result)
         return Delta(text, delta.token_ids, result, delta.logprobs, thought)
+
+    def _showable(self) -> str:
+        """What of the text cannot be part of a call, and was not shown yet."""
+        mark = CALLS.get(self._tool_parser)
+        if self._format.call_required or mark is None:
+            return ""
+        # White space before a call is the call's, not the text's.
+        end = len(self._whole[: beginning_of(mark, self._whole)].rstrip())
+        text = self._whole[self._shown : end]
+        self._shown = max(self._shown, end)
+        return text
+
+    async def _finish(self, result: GenerateResult) -> tuple[str, GenerateResult]:
+        """The last text and the result with its calls."""
+        beside, calls, begun = await self._read_calls(self._whole)
+        if not self._format.parallel_tool_calls:
+            calls = calls[:1]
+        if (begun or self._format.call_required) and not calls:
+            return "", msgspec.structs.replace(result, broken_call=self._whole)
+        before = self._whole[: self._shown]
+        if calls:  # parsers strip the text beside calls
+            before, beside = before.lstrip(), beside.lstrip()
+        rest = beside.removeprefix(before) if beside.startswith(before) else ""
+        return rest, msgspec.structs.replace(result, tool_calls=calls)
 
     async def _read_calls(self, text: str) -> tuple[str, list[ToolCall], bool]:
         """The text beside the calls, the calls, whether one was begun."""
@@ -94,16 +88,81 @@ class RemoteAnswer:
                 tools = [tool.as_openai() for tool in self._format.tools]
                 body = {"text": text, "tools": tools, "tool_call_parser": self._tool_parser}
                 parts = await self._server.json("POST", "/parse_function_call", body)
-                beside = parts["normal_text"]
+                [beside] = _texts(parts, "normal_text")
                 found = [(call["name"], call["parameters"]) for call in parts["calls"]]
             names = {tool.name for tool in self._format.tools}
             calls = [ToolCall(name=name, arguments=arguments) for name, arguments in found]
             if all(c.name in names and isinstance(json.loads(c.arguments), dict) for c in calls):
-                marker = CALL_BEGINNINGS.get(self._tool_parser)
-                return beside, calls, bool(calls) or (marker is not None and marker in text)
-        except (ValueError, KeyError, TypeError):
+                # The server does not say whether a call was begun that its parser cannot read.
+                mark = CALLS.get(self._tool_parser)
+                return beside, calls, bool(calls) or (mark is not None and mark in text)
+        except (ValueError, KeyError, TypeError, RecursionError):
             pass
         return beside, [], True
+
+
+class _Thought:
+    """Takes the thought off the beginning of an answer.
+
+    ::
+
+        undecided ──the mark that begins a thought──► inside ──the mark that ends it──► done
+            └──────────────anything else──────────────────────────────────────────────►
+    """
+
+    def __init__(self, server: Server, parser: str | None, prompt_end: str) -> None:
+        self._server = server
+        self._parser = parser
+        self._marks = None if parser is None else THOUGHTS.get(parser)
+        self._held = ""
+        self._prefix = ""
+        self._state: Literal["undecided", "inside", "done", "whole"] = "undecided"
+        prompt_end = prompt_end.rstrip()
+        if parser is None or (self._marks is not None and prompt_end.endswith(self._marks.end)):
+            self._state = "done"  # nothing to read it with, or the prompt says that there is none
+        elif self._marks is None:
+            self._state = "whole"
+        elif self._marks.forced or prompt_end.endswith(self._marks.start):
+            self._state = "inside"
+            self._prefix = "" if self._marks.forced else self._marks.start
+
+    async def take_out(self, text: str, last: bool) -> tuple[str, str]:
+        """(thought, text) that the answer's next text adds; both "" while it is held back."""
+        if self._state == "done":
+            return "", text
+        self._held += text
+        marks = self._marks
+        if self._state == "undecided":
+            assert marks is not None
+            bare = self._held.lstrip()
+            if marks.start.startswith(bare) and not last:
+                return "", ""
+            if not bare.startswith(marks.start):
+                self._state = "done"
+                return "", self._held
+            self._state = "inside"
+        thought_text, end, after = self._held, "", ""
+        if marks is not None:
+            thought_text, end, after = self._held.partition(marks.end)
+        if not end and not last:
+            return "", ""
+        self._state = "done"
+        text = thought_text + end
+        if self._prefix and self._prefix not in text:
+            text = self._prefix + text
+        body = {"text": text, "reasoning_parser": self._parser}
+        parts = await self._server.json("POST", "/separate_reasoning", body)
+        thought, beside = _texts(parts, "reasoning_text", "text")
+        return thought, beside + after
+
+
+def _texts(parts: Any, *names: str) -> list[str]:
+    """Texts of a parser's answer; EngineError where it has another form."""
+    found = [parts.get(name) or "" for name in names] if isinstance(parts, dict) else []
+    texts = [text for text in found if isinstance(text, str)]
+    if len(texts) != len(names):
+        raise EngineError(f"the server's parser did not answer with {' and '.join(names)}")
+    return texts
 
 
 def _calls_schema(fmt: AnswerFormat) -> dict[str, Any]:
