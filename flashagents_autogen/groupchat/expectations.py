@@ -83,7 +83,12 @@ class Expectations:
             expected = None
         if expected is None:
             prefiller = self._engines.prefiller(guess.side.engine)
-            session = prefiller.open(lora=guess.side.lora, cache_salt=guess.side.cache_salt)
+            session = prefiller.open(
+                lora=guess.side.lora,
+                cache_salt=guess.side.cache_salt,
+                agent=guess.name,
+                workflow=getattr(scope.team, "_team_id", ""),  # as AutoGen's runtime tells the client
+            )
             downstream = Downstream(session, forecast, rules, batch=self._batch)
             expected = Expected(guess, forecast, downstream, rules, scope)
             self._waiting[id(guess.key)] = expected
