@@ -95,3 +95,12 @@ def test_the_reference_names_what_exists(page: Path) -> None:
         module, _, attribute = name.rpartition(".")
         found = getattr(importlib.import_module(module), attribute, None) or importlib.import_module(name)
         assert found.__doc__, f"{name} has no docstring"
+
+
+def test_troubleshooting_quotes_real_messages() -> None:
+    sources = [*(ROOT / "flashagents_autogen").rglob("*.py"), *(ROOT / "runtime").rglob("*.py")]
+    joined = "\n".join(path.read_text() for path in sources)
+    joined = re.sub(r'"\s*\n\s*f?"', "", joined)  # a message over several lines of source
+    quoted = re.findall(r"^\| `([^`]+)` \|", (DOCS / "troubleshooting.md").read_text(), flags=re.M)
+    assert len(quoted) > 15
+    assert [message for message in quoted if message not in joined] == []
