@@ -76,6 +76,7 @@ class FakeSGLang:
         app.router.add_post("/generate", self._generate)
         app.router.add_post("/abort_request", self._abort)
         app.router.add_post("/flush_cache", self._flush)
+        app.router.add_post("/close_session", self._close_session)
         app.router.add_post("/separate_reasoning", self._separate)
         app.router.add_post("/parse_function_call", self._parse)
         server = TestServer(app)
@@ -114,6 +115,10 @@ class FakeSGLang:
         rid = (await request.json())["rid"]
         self.aborts.append(rid)
         await self.engine.abort(rid)
+        return web.Response()
+
+    async def _close_session(self, request: web.Request) -> web.Response:
+        await self.engine.close_session((await request.json())["session_id"])
         return web.Response()
 
     async def _flush(self, _: web.Request) -> web.Response:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flashagents_runtime import plugin
+from flashagents_runtime.scheduling import WarmupBudgetFeature
 from flashagents_runtime.scheduling.order import expected_work
 from helpers.kv_model import KvModel
 from helpers.scheduler_harness import Request, SchedulerHarness
@@ -31,12 +32,22 @@ class Clock:
         self.next_prefill = 0.0  # seconds until the results of the next prefill pass are there
 
     def __call__(self) -> float:
+        self.now += 1e-5
         return self.now
 
 
+@pytest.fixture(scope="module")
+def monkeypatch_module() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
 @pytest.fixture(scope="module", params=["fcfs", "lpm-overlap", "lof-mixed"])
-def shared(model: Path, request: pytest.FixtureRequest) -> Iterator[SchedulerHarness]:
+def shared(
+    model: Path, request: pytest.FixtureRequest, monkeypatch_module: pytest.MonkeyPatch
+) -> Iterator[SchedulerHarness]:
     policy, _, more = request.param.partition("-")
+    monkeypatch_module.setenv("FLASHAGENTS_WARMUP_SHARE", "0.05")
     with SchedulerHarness(
         model,
         check=KvModel(),
@@ -61,7 +72,7 @@ def s(shared: SchedulerHarness, clock: Clock, monkeypatch: pytest.MonkeyPatch) -
     gate = shared.scheduler.tree_cache.gate
     gate._clock = gate.budget._clock = clock
     gate._processed_at = gate.budget._at = clock.now
-    gate._pace = None
+    gate._pace, gate._decoding, gate._decoded_at = None, False, float("-inf")
     processor = type(shared.scheduler.batch_result_processor)
     process = processor.process_batch_result_prefill
 
@@ -102,6 +113,18 @@ def test_real_requests_go_first_and_alone(s: SchedulerHarness) -> None:
     assert sorted(first.rids) == ["also", "real"]
     rest = [x.rids for x in s.run() if "warm-a" in x.rids]
     assert rest and set(rest[0]) >= {"warm-a", "warm-b"}  # one pass for both
+
+
+def test_on_a_cpu_nothing_is_held_unless_asked_for(
+    model: Path, s: SchedulerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = SimpleNamespace()
+    assert WarmupBudgetFeature().figures(s.scheduler.tree_cache)["share"] == 0.05
+    monkeypatch.delenv("FLASHAGENTS_WARMUP_SHARE")
+    WarmupBudgetFeature().attach(SimpleNamespace(server_args=SimpleNamespace(device="cpu")), cache)
+    assert WarmupBudgetFeature().figures(cache)["share"] is None
+    WarmupBudgetFeature().attach(SimpleNamespace(server_args=SimpleNamespace(device="cuda")), cache)
+    assert WarmupBudgetFeature().figures(cache)["share"] == 0.05
 
 
 def test_an_idle_engine_holds_nothing(s: SchedulerHarness) -> None:
@@ -157,8 +180,13 @@ def test_when_the_decode_ends_warm_ups_go(s: SchedulerHarness, clock: Clock) -> 
     decode(s, new=12)
     overdraw(s, clock)
     s.submit(warm("a", 1))
-    s.run()  # the clock stands still
+    while "decode" not in s.reqs or not s.reqs["decode"].finished():
+        s.step()
+    began = clock.now
+    assert not s.reqs["warm-a"].finished()  # a final request may follow at once
+    s.run()
     assert s.reqs["warm-a"].finished()
+    assert 0.005 < clock.now - began < 0.05
 
 
 def test_a_warm_up_that_waits_when_its_final_request_comes_is_cancelled(

@@ -162,7 +162,7 @@ class Prefiller:
     def issued(self) -> int:
         """A chunk or a real request goes out; returns what `observe` wants to know of it."""
         self._issued += 1
-        return self._issued
+        return self._issued if self._nothing_in_flight() else -1
 
     def observe(self, charged: float, tokens: int, seconds: float, issued: int) -> None:
         """A chunk has taken `seconds` and computed `tokens`.
@@ -171,10 +171,13 @@ class Prefiller:
         holds warm-ups back beside decodes. There only a shorter time than expected is learnt from.
         """
         held = self.has(FEATURE_WARMUP_BUDGET) and self.budget.decoding
-        alone = issued == self._issued and not any(session.in_flight for session in self._sessions)
+        alone = issued == self._issued and self._nothing_in_flight()
         if (alone and not held) or seconds < self.curve.seconds(tokens):
             self.curve.observe(tokens, seconds)
         self.budget.correct(charged, seconds)
+
+    def _nothing_in_flight(self) -> bool:
+        return all(session.in_flight is None for session in self._sessions)
 
     def observe_gap(self, seconds: float) -> None:
         """A real request came `seconds` after its upstream had ended."""

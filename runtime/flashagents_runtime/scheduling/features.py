@@ -3,7 +3,8 @@
 Environment of the scheduler's process:
 
 - ``FLASHAGENTS_PIN_TTL``: seconds that a pin lasts after its session's last warm-up; 300
-- ``FLASHAGENTS_WARMUP_SHARE``: by how much warm-ups may slow decodes; 0.05; ``inf`` holds nothing back
+- ``FLASHAGENTS_WARMUP_SHARE``: by how much warm-ups may slow decodes; ``inf`` holds nothing back; 0.05, on a
+  CPU ``inf``: there a prompt costs so much more than a decode step that nothing would be warm in time
 - ``FLASHAGENTS_SJF=1``: shortest job first, off by default
 """
 
@@ -65,14 +66,16 @@ class WarmupBudgetFeature:
 
     def attach(self, ctx: Any, cache: Any) -> None:
         """See `Feature`."""
-        budget = PassBudget(_number("FLASHAGENTS_WARMUP_SHARE", 0.05), time.monotonic)
+        default = float("inf") if ctx.server_args.device == "cpu" else 0.05
+        budget = PassBudget(_number("FLASHAGENTS_WARMUP_SHARE", default), time.monotonic)
         cache.gate = Gate(budget, time.monotonic)
         cache.order = Order(time.monotonic)
 
     def figures(self, cache: Any) -> dict[str, Any]:
-        """See `gate.GateFigures`."""
+        """The share, None where nothing is held back, and `gate.GateFigures`."""
         gate: Gate = state_of(cache, "gate")
-        return {"share": gate.budget.share, **gate.plain()}
+        share = gate.budget.share
+        return {"share": None if share == float("inf") else share, **gate.plain()}
 
 
 class ShortestJobFirst:

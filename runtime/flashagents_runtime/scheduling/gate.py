@@ -14,6 +14,9 @@ from .pass_budget import PassBudget
 #: Tokens of a pass beside decodes before one has been measured.
 _UNMEASURED = 2048
 
+#: Seconds after the last decode's end: what follows upon it is likely to be a final request.
+_GRACE = 0.005
+
 
 @dataclass
 class GateFigures:
@@ -39,6 +42,7 @@ class Gate:
       because a pass costs more than its tokens.
     - A pass has only as many as keep it within the budget's `longest_pass`, and always one: a real request
       that comes meanwhile has to wait for it.
+    - When decodes end, warm-ups wait a moment longer, since a final request is likely to follow.
     - A warm-up that still waits when its session's final request is there is cancelled: nobody waits for
       it, and the final request computes the same.
 
@@ -50,6 +54,8 @@ class Gate:
         self.figures = GateFigures()
         self._clock = clock
         self._decoding = False
+        self._decoded_at = float("-inf")
+        """When the last decode ended."""
         self._in_flight: deque[tuple[float, int, bool]] = deque()
         """Of each warm-up pass launched and not yet processed: when, its tokens, whether decodes waited."""
         self._processed_at = 0.0
@@ -63,18 +69,21 @@ class Gate:
     def hold(self, scheduler: Any, running_batch: Any) -> list[Any]:
         """Take the warm-ups that must wait out of `scheduler.waiting_queue`, and return them."""
         queue = scheduler.waiting_queue
-        decoding = [req for req in running_batch.reqs if not is_warm_up(req) and not req.finished()]
-        self._decoding = bool(decoding)
+        was_decoding, self._decoding = self._decoding, any(_decodes(req) for req in running_batch.reqs)
         self.budget.pass_time(self._decoding)
+        if was_decoding and not self._decoding:
+            self._decoded_at = self._clock()
         if not any(map(is_warm_up, queue)):
             return []
         real = [req for req in queue if not is_warm_up(req)]
-        self._cancel(scheduler, {req.session_id for req in (*real, *decoding)} - {None})
+        decoding = [req.session_id for req in running_batch.reqs if _decodes(req)]
+        self._cancel(scheduler, {*decoding, *(req.session_id for req in real)} - {None})
         chunked = scheduler.chunked_req
         if chunked is not None and not is_warm_up(chunked):
             real = [*real, chunked]
         held = [req for req in scheduler.waiting_queue if is_warm_up(req)]
-        if not real and not (self._decoding and self._in_flight):
+        in_the_way = self._in_flight if self._decoding else self._clock() - self._decoded_at < _GRACE
+        if not real and not in_the_way:
             held = self._too_many(held, scheduler.tree_cache)
         if held:
             left = set(held)
@@ -85,14 +94,21 @@ class Gate:
         """Those of the waiting warm-ups, in their order, that must not be in the next pass."""
         tokens = fitting = 0
         for req in warm_ups:
-            self._match(tree_cache, req, include_req=True)
-            more = tokens + len(req.origin_input_ids) - req.num_matched_prefix_tokens
+            more = tokens + self._new_tokens(req, tree_cache)
             if fitting and not self._fits(more):
                 break
             tokens, fitting = more, fitting + 1
         return (
             warm_ups[fitting:] if self.budget.may_start(self._decoding, self._expected(tokens)) else warm_ups
         )
+
+    def _new_tokens(self, req: Any, tree_cache: Any) -> int:
+        """Tokens that a warm-up will compute, as seen when it came: looking them up takes its time."""
+        if not hasattr(req, "new_tokens"):
+            self._match(tree_cache, req, include_req=True)
+            req.new_tokens = len(req.origin_input_ids) - req.num_matched_prefix_tokens
+        new: int = req.new_tokens
+        return new
 
     def _fits(self, tokens: int) -> bool:
         if self._pace is None:
@@ -145,6 +161,10 @@ class Gate:
     def plain(self) -> dict[str, Any]:
         """The figures, of plain types."""
         return asdict(self.figures)
+
+
+def _decodes(req: Any) -> bool:
+    return not is_warm_up(req) and not req.finished()
 
 
 def _computes_prompts(batch: Any) -> bool:

@@ -179,7 +179,8 @@ def _key(r: Request) -> Any:
     ],
     ids=["page1", "page1-overlap", "page16-overlap", "page16-mixed-lpm"],
 )
-def test_machine(model: Path, configuration: dict[str, Any]) -> None:
+def test_machine(model: Path, configuration: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLASHAGENTS_WARMUP_SHARE", "0.05")
     with SchedulerHarness(
         model,
         check=KvModel(),
