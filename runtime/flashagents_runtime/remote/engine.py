@@ -22,6 +22,7 @@ from ..errors import (
     RequestRejectedError,
 )
 from ..host.outputs import Rejected, request_fields, to_delta
+from ..html_tables import engine_html
 from ..limits import check_request
 from ..types import Delta, EngineInfo, EngineState, GenerateRequest, Progress, ProgressCallback
 from .answers import RemoteAnswer
@@ -76,6 +77,9 @@ class RemoteEngine:
 
     def __repr__(self) -> str:
         return f"<RemoteEngine {self._server.url}>"
+
+    def _repr_html_(self) -> str:
+        return engine_html(self)
 
     @property
     def info(self) -> EngineInfo | None:
