@@ -116,7 +116,6 @@ class PrefillSession:
         self.lora, self.extra_key = lora, extra_key
         self.cache_salt, self.routed_dp_rank = cache_salt, routed_dp_rank
         self._target: list[int] = []  # what the prompt will begin with
-        self._guessed = 0  # of the target, given by `rebase`; the rest has come from upstream
         self._warm = 0  # of the target, prefilled as far as we know
         self._by_us = Intervals()  # positions of the target computed by this session
         self._flushing: Literal["no", "worth", "always"] = "no"
@@ -174,7 +173,6 @@ class PrefillSession:
         self._check_open()
         self._keep(ids)
         self._target = list(ids)
-        self._guessed = len(ids)
         self._flushing = "no"
         if self._is_due():
             # Not at once: what makes the forecast starts the upstream agent next, and beside its decode a
@@ -318,9 +316,7 @@ class PrefillSession:
 
     def _issue(self, end: int) -> None:
         ids = self._target[:end]
-        streamed = end - max(self._warm, self._guessed)
-        if streamed > 0:
-            self._sizer.issued(streamed)
+        self._sizer.issued(end - self._warm)
         request = GenerateRequest(
             input_ids=ids,
             sampling=_PREFILL_ONLY,
