@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from ..errors import FlashAgentsError, SessionClosedError
-from ..types import Delta, GenerateRequest, GenerateResult, SamplingParams
+from ..types import Delta, GenerateRequest, GenerateResult
 from .chunk_sizer import ChunkSizer
 from .common_prefix import common_prefix
 from .intervals import Intervals
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 State = Literal["idle", "prefilling", "stalled", "generating", "closed"]
 
 _log = logging.getLogger(__name__)
-_PREFILL_ONLY = SamplingParams(max_new_tokens=0)
 
 
 class SessionFigures(msgspec.Struct, kw_only=True):
@@ -234,7 +233,7 @@ class PrefillSession:
             self._keep(request.input_ids)
             if self._chunk is not None and not self._prefiller.answers_at_once:
                 await asyncio.wait([self._chunk.task])
-            self._prefiller.issued()
+            self._prefiller.sends(request.sampling)
             with self._prefiller.budget.decode():
                 async with aclosing(self._prefiller.engine.generate(request)) as stream:
                     async for delta in stream:
@@ -319,7 +318,7 @@ class PrefillSession:
         self._sizer.issued(end - self._warm)
         request = GenerateRequest(
             input_ids=ids,
-            sampling=_PREFILL_ONLY,
+            sampling=self._prefiller.prefill_only,
             session_id=self.session_id,
             lora=self.lora,
             extra_key=self.extra_key,
