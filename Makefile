@@ -1,7 +1,7 @@
 # Every target does its own set-up in $(VENV) and can be run first. `make help` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format dev lock clean
+.PHONY: help demo test test-fast lint format dev docs lock audit soak fuzz clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -45,6 +45,24 @@ dev: ## set-up for contributors: test tools, build, pre-commit hooks
 	@$(SETUP) dev
 	@$(BIN)/pre-commit install
 
+audit: ## known weaknesses (pip-audit, needs the index) and licences of the pinned packages
+	@$(SETUP) dev
+	@$(BIN)/python scripts/licences.py --check
+	@for set in cpu cpu-nodeps test dev tools; do \
+		$(BIN)/pip-audit --no-deps --disable-pip --strict -r requirements/$$set.txt || exit 1; done
+
+soak: ## 30 minutes of random workflows (ARGS="--seconds 60 --seed 1 --engine embedded --resume")
+	@$(SETUP) test
+	@$(BIN)/python scripts/soak.py $(ARGS)
+
+fuzz: ## coverage-guided fuzzing of what comes from outside (ARGS="--seconds 600 gguf wire")
+	@$(SETUP) dev
+	@$(BIN)/python scripts/fuzz.py $(ARGS)
+
+docs: ## build the documentation site in site/ (ARGS="--strict")
+	@$(SETUP) docs
+	@$(BIN)/mkdocs build --quiet $(ARGS)
+
 COMPILE := $(BIN)/uv --no-progress pip compile --quiet --no-header --python-version 3.11 \
 	--python-platform x86_64-manylinux_2_35
 
@@ -54,7 +72,9 @@ lock: ## write the pinned requirements/*.txt anew from the *.in files
 	$(COMPILE) --override requirements/gpu-overrides.txt --only-binary :all: \
 		requirements/gpu.in pyproject.toml -o requirements/gpu.txt
 	$(COMPILE) -c requirements/cpu.txt requirements/test.in -o requirements/test.txt
-	$(COMPILE) -c requirements/test.txt requirements/dev.in -o requirements/dev.txt
+	$(COMPILE) -c requirements/cpu.txt -c requirements/test.txt requirements/docs.in -o requirements/docs.txt
+	$(COMPILE) -c requirements/cpu.txt -c requirements/test.txt \
+		requirements/dev.in -o requirements/dev.txt
 
 clean: ## remove the virtual environment and all caches of tools (not the model cache)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

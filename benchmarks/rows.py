@@ -73,11 +73,13 @@ def row(
     }
 
 
-def append(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+def append(path: Path, rows: Sequence[dict[str, Any]], *, show: bool = True) -> None:
     """Add rows to a file, and print them for whoever watches."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         for r in rows:
             file.write(json.dumps(r) + "\n")
+            if not show:
+                continue
             figures = f"{r['p50']} ({r['p20']} to {r['p80']})"
             print(f"{r['variant']:14} {r['metric']:22} {json.dumps(r['case'])}: {figures}")

@@ -1,7 +1,10 @@
 """An AutoGen model client on an embedded SGLang engine.
 
-Importing it imports no SGLang and no torch.
+`install()` lets the agents of AutoGen's teams overlap. Importing it imports no SGLang and no torch, and
+AutoGen's teams only once they are asked for.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from flashagents_runtime import __version__
 
@@ -10,10 +13,53 @@ from ._config import FlashAgentsClientConfig
 from ._sampling import CreateArgs
 from ._usage import FlashRequestUsage
 
+if TYPE_CHECKING:
+    from .groupchat import FlashGroupChatRuntime, GroupChatPolicy, current_runtime, install, uninstall
+    from .teams import (
+        FlashGraphFlow,
+        FlashMagenticOneGroupChat,
+        FlashMapReduce,
+        FlashRoundRobinGroupChat,
+        FlashSelectorGroupChat,
+        FlashSwarm,
+        TeamFixes,
+    )
+
+_GROUP_CHAT = ("FlashGroupChatRuntime", "GroupChatPolicy", "current_runtime", "install", "uninstall")
+_TEAMS = (
+    *("FlashGraphFlow", "FlashMagenticOneGroupChat", "FlashMapReduce", "FlashRoundRobinGroupChat"),
+    *("FlashSelectorGroupChat", "FlashSwarm", "TeamFixes"),
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _GROUP_CHAT:
+        from . import groupchat
+
+        return getattr(groupchat, name)
+    if name in _TEAMS:
+        from . import teams
+
+        return getattr(teams, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "CreateArgs",
     "FlashAgentsChatCompletionClient",
     "FlashAgentsClientConfig",
+    "FlashGraphFlow",
+    "FlashGroupChatRuntime",
+    "FlashMagenticOneGroupChat",
+    "FlashMapReduce",
     "FlashRequestUsage",
+    "FlashRoundRobinGroupChat",
+    "FlashSelectorGroupChat",
+    "FlashSwarm",
+    "GroupChatPolicy",
+    "TeamFixes",
     "__version__",
+    "current_runtime",
+    "install",
+    "uninstall",
 ]

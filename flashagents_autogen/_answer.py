@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import string
+import time
 
 from autogen_core import FunctionCall
 from autogen_core.models import ChatCompletionTokenLogprob, CreateResult, FinishReasons, TopLogprob
@@ -22,9 +23,18 @@ _ID_LENGTH = 9
 
 
 class Answer:
-    """Collects the deltas of one request. On the hot path: once a token."""
+    """Collects the deltas of one request. On the hot path: once a token.
+
+    Attributes:
+        began: when it was made, by `time.monotonic`.
+        first: when its first token came; None before.
+        calls: the calls of `result`, with their identities.
+    """
 
     def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.first: float | None = None
+        self.calls: list[FunctionCall] = []
         self._texts: list[str] = []
         self._thoughts: list[str] = []
         self._logprobs: list[TokenLogprob] | None = None
@@ -41,6 +51,8 @@ class Answer:
                 text = text.lstrip()  # the blank lines that part the answer from the thought
             if text:
                 self._texts.append(text)
+        if self.first is None and token_ids:
+            self.first = time.monotonic()
         self._tokens += len(token_ids)
         if logprobs is not None:
             if self._logprobs is None:
@@ -73,9 +85,10 @@ class Answer:
         logprobs = None if self._logprobs is None else [_logprob(entry) for entry in self._logprobs]
         usage = FlashRequestUsage.of(end.usage)
         if end.tool_calls:
+            self.calls = [FunctionCall(_new_id(), call.arguments, call.name) for call in end.tool_calls]
             return CreateResult(
                 finish_reason="function_calls",
-                content=[FunctionCall(_new_id(), call.arguments, call.name) for call in end.tool_calls],
+                content=list(self.calls),
                 usage=usage,
                 cached=False,
                 logprobs=logprobs,

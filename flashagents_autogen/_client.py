@@ -42,7 +42,10 @@ from ._config import FlashAgentsClientConfig, without_secrets
 from ._events import log_call, log_stream_end, log_stream_start
 from ._messages import to_chat, to_tools
 from ._model import ModelSource
+from ._prompt_side import PromptSide
 from ._sampling import CreateArgs, parse_create_args
+from ._side_channel import open_tap
+from ._trace import trace_turn
 from ._usage import FlashRequestUsage, add_usage
 
 
@@ -63,7 +66,8 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         model_info: overrides what is inferred from the model's configuration and chat template.
         tokenizer: overrides the model's own tokenizer and chat template.
         lora: name of the LoRA adapter that this client speaks through.
-        cache_salt: namespace of the prefix cache: clients with different salts share no prefix.
+        cache_salt: namespace of the prefix cache: clients with different salts share no prefix. A secret,
+            not empty; give each tenant its own.
         create_args: arguments of every call, see `CreateArgs`: temperature, max_tokens, ...
 
     Raises:
@@ -97,6 +101,8 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         self._create_args = parse_create_args(create_args)
         if model_info is not None:
             validate_model_info(model_info)
+        if cache_salt == "":
+            raise ValueError("cache_salt is empty, which keeps nothing apart: give a text, or leave it out")
         if (engine is not None) + bool(engine_args) + (engine_url is not None) > 1:
             raise ValueError(
                 "engine is an engine that exists, engine_args are for one that the client starts, and "
@@ -190,9 +196,9 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         guard = CancelGuard(cancellation_token)
         try:
             call = await self._prepare(guard, messages, tools, tool_choice, json_output, extra_create_args)
-            with self._account(call, streaming=False) as account:
-                async for delta in self._deltas(call.request, guard):
-                    account.answer.push(delta)
+            with self._account(call, messages, streaming=False) as account:
+                async for delta in self._deltas(call.request, guard, account):
+                    account.push(delta)
                 result = account.finish()
         finally:
             guard.close()
@@ -217,9 +223,9 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         try:
             call = await self._prepare(guard, messages, tools, tool_choice, json_output, extra_create_args)
             log_stream_start(call.messages, call.tools)
-            with self._account(call, streaming=True) as account:
-                push = account.answer.push
-                async with contextlib.aclosing(self._deltas(call.request, guard)) as deltas:
+            with self._account(call, messages, streaming=True) as account:
+                push = account.push
+                async with contextlib.aclosing(self._deltas(call.request, guard, account)) as deltas:
                     async for delta in deltas:
                         if text := push(delta):
                             yield text
@@ -247,9 +253,12 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
             self._source.load(), self.model_info, lora=self._lora, cache_salt=self._cache_salt
         )
 
-    async def _deltas(self, request: GenerateRequest, guard: CancelGuard) -> AsyncGenerator[Delta, None]:
+    async def _deltas(
+        self, request: GenerateRequest, guard: CancelGuard, account: Account
+    ) -> AsyncGenerator[Delta, None]:
         """The engine's deltas, cut off by the guard; the request is aborted however this ends."""
-        async with contextlib.aclosing(self._engine.generate(request)) as stream:
+        send = self._engine.generate if account.tap is None else account.tap.answer
+        async with contextlib.aclosing(send(request)) as stream:
             while True:
                 try:
                     delta = await guard.wait(anext(stream))
@@ -257,10 +266,19 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
                     return
                 yield delta
 
+    def _prompt_side(self) -> PromptSide | None:
+        """How prompts are made here, for the group-chat runtime; None before the model is loaded."""
+        model = self._source.loaded
+        if model is None or self._closed:
+            return None
+        return PromptSide(
+            self._engine, model.tokenizer, self.model_info, self._create_args, self._lora, self._cache_salt
+        )
+
     @contextlib.contextmanager
-    def _account(self, call: Call, streaming: bool) -> Iterator[Account]:
-        """Around a request: its span, and its usage however it ends."""
-        account = Account(call, streaming)
+    def _account(self, call: Call, messages: Sequence[LLMMessage], streaming: bool) -> Iterator[Account]:
+        """Around a request: its span, who else follows it, and its usage however it ends."""
+        account = Account(call, streaming, open_tap(self, messages, call))
         try:
             yield account
         except BaseException as e:
@@ -268,6 +286,7 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
             raise
         finally:
             account.close()
+            trace_turn(self._engine, call, account)
             with self._usage_lock:
                 self._usage = add_usage(self._usage, account.usage)
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from autogen_core.models import ModelInfo
-from pydantic import Field, SecretStr, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+
+from flashagents_runtime.redact import MASK, without_secrets
 
 from ._sampling import CreateArgs
-
-_MASK = "**********"  # what pydantic writes for a SecretStr
-_SECRET_ENDINGS = ("api_key", "password", "secret", "auth_token", "hf_token")
 
 
 class FlashAgentsClientConfig(CreateArgs):
@@ -29,6 +27,8 @@ class FlashAgentsClientConfig(CreateArgs):
             masked one is refused on loading.
     """
 
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)  # an input may be a secret
+
     model: str | None = None
     engine_args: dict[str, Any] = Field(default_factory=dict)
     engine_url: str | None = None
@@ -41,20 +41,11 @@ class FlashAgentsClientConfig(CreateArgs):
     @field_validator("cache_salt", "api_key")
     @classmethod
     def _no_mask(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        if value is not None and value.get_secret_value() == _MASK:
+        if value is not None and value.get_secret_value() == MASK:
             raise ValueError(
                 f"{info.field_name} was masked when this config was written; set it again before loading"
             )
         return value
-
-
-def without_secrets(engine_args: Mapping[str, Any]) -> dict[str, Any]:
-    """Engine arguments that may be written out: without keys and passwords."""
-    return {
-        name: value
-        for name, value in engine_args.items()
-        if not name.replace("-", "_").lower().endswith(_SECRET_ENDINGS)
-    }
 
 
 __all__ = ["FlashAgentsClientConfig", "without_secrets"]

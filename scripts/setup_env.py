@@ -1,6 +1,6 @@
 """Prepare the checkout's virtual environment; run by the Makefile, needs only the standard library.
 
-    python3 scripts/setup_env.py [run|test|dev] [--venv .venv]
+    python3 scripts/setup_env.py [run|test|dev|docs] [--venv .venv]
 
 Each step leaves a stamp keyed on what it depends on, so a second run does nothing. While a step runs the
 file `installing` lies beside the stamps: a set-up that was killed or failed is found by it and starts from
@@ -32,7 +32,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "requirements"
 SPACE_NEEDED = {"cpu": 4 << 30, "gpu": 16 << 30}
-LEVELS = {"run": 0, "test": 1, "dev": 2}
+LEVELS = {"run": (), "test": ("test",), "dev": ("test", "dev"), "docs": ("docs",)}  # and what they add
 
 
 class SetupError(Exception):
@@ -149,8 +149,8 @@ def check_machine(device: str, target: Path) -> None:
         )
 
 
-def steps_for(env: Environment, level: int) -> list[Step]:
-    """The steps of `run` (level 0), `test` (1) and `dev` (2), in order."""
+def steps_for(env: Environment, extras: Sequence[str]) -> list[Step]:
+    """The steps of `run`, and one for each of the extra sets of requirements, in order."""
     tools, torch_pin = REQUIREMENTS / "tools.txt", "torch==2.13.0"
     cpu, nodeps, gpu = (REQUIREMENTS / f"{name}.txt" for name in ("cpu", "cpu-nodeps", "gpu"))
 
@@ -184,7 +184,7 @@ def steps_for(env: Environment, level: int) -> list[Step]:
         ]
     project_key = digest(str(ROOT), ROOT / "pyproject.toml")
     steps.append(Step("project", "flashagents-autogen (this checkout)", project_key, install_project))
-    for extra in ("test", "dev")[:level]:
+    for extra in extras:
         pins = REQUIREMENTS / f"{extra}.txt"
         steps.append(Step(extra, f"tools for {extra}", digest(pins), install_from("-r", str(pins))))
     return steps
@@ -229,9 +229,9 @@ def empty(env: Environment) -> None:
     shutil.rmtree(env.path)
 
 
-def prepare(env: Environment, level: int) -> None:
+def prepare(env: Environment, extras: Sequence[str]) -> None:
     """Do the steps that are due, in order."""
-    steps = steps_for(env, level)
+    steps = steps_for(env, extras)
     marker, log = env.state / "installing", env.state / "setup.log"
     stamps = {step.name: env.state / f"{step.name}.json" for step in steps}
 

@@ -117,13 +117,33 @@ def bench_scheduler(*args: Any, **kwargs: Any) -> None:
             passes.append((1e3 * (time.perf_counter() - start), waiting, len(batch.reqs)))
         return plan
 
+    inserts: list[float] = []
+
+    def time_inserts(cache: type[Any]) -> None:
+        def timed_insert(original: Any) -> Any:
+            def call(self: Any, *a: Any, **k: Any) -> Any:
+                start = time.perf_counter()
+                try:
+                    return original(self, *a, **k)
+                finally:
+                    inserts.append(1e6 * (time.perf_counter() - start))
+
+            return call
+
+        if "timed" not in vars(cache):
+            cache.timed = True  # type: ignore[attr-defined]
+            for name in ("cache_finished_req", "cache_unfinished_req"):
+                setattr(cache, name, timed_insert(getattr(cache, name)))
+
     def bench_set(self: Any, publish: bool, policy: str) -> None:
+        time_inserts(type(self.tree_cache))
         self.tree_cache.intra_turn.enabled = publish
         self.policy.policy = self.policy._validate_and_adjust_policy(policy, self.tree_cache)
         passes.clear()
+        inserts.clear()
 
     def bench_passes(self: Any, path: str) -> None:
-        Path(path).write_text(json.dumps(passes))
+        Path(path).write_text(json.dumps({"passes": passes, "inserts": inserts}))
 
     scheduler.get_next_batch_to_run = timed
     scheduler.bench_set = bench_set

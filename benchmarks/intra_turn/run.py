@@ -170,24 +170,28 @@ class Benchmark:
         return wall, [1e3 * m["e2e_latency"] for m in metas], computed
 
     def scheduling(self) -> None:
-        """Scheduler time of prefill passes at 128 and more waiting requests."""
+        """Scheduler time of prefill passes at 128 and more waiting requests, and of the insert after them."""
         for shared in (0, 400):
             case = {"waiting": 128, "prompt": 500, "shared": shared, **self.common}
             todo = self.slices(("ours", "stock_fcfs"), case)
             got: dict[str, list[float]] = {v: [] for v in todo}
             each: dict[str, list[float]] = {v: [] for v in todo}
+            inserts: dict[str, list[float]] = {v: [] for v in todo}
             path = Path(tempfile.mkstemp()[1])
             for _ in range(3 if todo else 0):
                 for variant in todo:
                     self.bench.variant(variant)
                     self.generate(self.family(192, shared, 500 - shared))
                     self.bench.engine.collective_rpc("bench_passes", path=str(path))
-                    passes = [p for p in json.loads(path.read_text()) if p[1] >= 96]
+                    timed = json.loads(path.read_text())
+                    passes = [p for p in timed["passes"] if p[1] >= 96]
+                    inserts[variant] += timed["inserts"]
                     got[variant] += [p[0] for p in passes]
                     each[variant] += [1e3 * p[0] / p[2] for p in passes]
             for variant in todo:
                 self.rows.add(variant, case, "schedule_ms", got[variant])
                 self.rows.add(variant, case, "schedule_us_per_request", each[variant])
+                self.rows.add(variant, case, "insert_us_per_request", inserts[variant])
             self.report(case, {v: median(ms) for v, ms in got.items()})
 
     def report(self, case: dict[str, Any], medians: dict[str, float]) -> None:

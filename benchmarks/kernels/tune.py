@@ -1,7 +1,7 @@
 """Search launch configurations on the device; prints the best of each cell and writes every timing.
 
-python -m benchmarks.kernels.tune warm I N      # compile share I of N into Triton's cache
-python -m benchmarks.kernels.tune decode --seconds 100 --out tune.jsonl
+python -m benchmarks.kernels.tune warm I N [decode]   # compile share I of N into Triton's cache
+python -m benchmarks.kernels.tune decode --seconds 100 --out tune.jsonl --cell qwen2.5-7b,8,8192
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from .cases import SHAPES, Cell, Pool
 from .timing import time_graph
 from .variants import DecodeInputs, ExtendInputs
 
-WAVES = (1, 2, 3, 4)
+WAVES = (1, 2, 4)
+PDL = (0, 1, 2)
 DECODE_CELLS = [("llama3.1-8b", 32, 1024), ("llama3.1-8b", 32, 8192), ("llama3.1-8b", 128, 1024)]
 EXTEND_CELLS = [(512, 8192), (512, 2048), (128, 32768), (128, 2048)]
 RANKS = (0, 16, 64)
@@ -42,15 +43,21 @@ def jobs() -> list[tuple[Any, ...]]:
     """(op, shape, configuration, rank); a folded low-rank term leaves the kernels of rank 0."""
     pairs = [(0, True), (0, False), (16, False)]
     extend = [("extend", "llama3.1-8b", c, r) for r, g in pairs for c in extend_configs(r, g)]
-    shapes = {s for s, _, _ in DECODE_CELLS}
-    return extend + [("decode", s, c, r) for s in shapes for r in RANKS for c in decode_configs(r)]
+    decode = [
+        ("decode", s, dataclasses.replace(c, pdl=p), r)
+        for s in SHAPES
+        for r in RANKS
+        for c in decode_configs(r)
+        for p in PDL
+    ]
+    return decode + extend
 
 
-def warm(share: int, shares: int) -> None:
+def warm(share: int, shares: int, only: str | None = None) -> None:
     import torch
 
     pools: dict[int, Pool] = {}
-    for op, shape, config, rank in jobs()[share::shares]:
+    for op, shape, config, rank in [j for j in jobs() if only in (None, j[0])][share::shares]:
         heads = SHAPES[shape][1]
         pool = pools.setdefault(heads, Pool(heads, 4096))
         try:
@@ -63,11 +70,11 @@ def warm(share: int, shares: int) -> None:
             print("warm failed", op, config, rank, repr(error)[:200], flush=True)
 
 
-def search(op: str, seconds: float, out: Path) -> None:
+def search(op: str, seconds: float, out: Path, decode_cells: list[tuple[str, int, int]]) -> None:
     start = time.monotonic()
     pools: dict[int, Pool] = {}
     cells = (
-        [Cell("decode", s, batch=b, context=c) for s, b, c in DECODE_CELLS]
+        [Cell("decode", s, batch=b, context=c) for s, b, c in decode_cells]
         if op == "decode"
         else [Cell("extend", "llama3.1-8b", new=n, prefix=p) for n, p in EXTEND_CELLS]
     )
@@ -101,8 +108,8 @@ def search(op: str, seconds: float, out: Path) -> None:
 
 def candidates(op: str, cell: Cell, rank: int) -> list[Any]:
     if op == "decode":
-        pairs = itertools.product(decode_configs(rank), WAVES)
-        return [dataclasses.replace(c, waves=w, pdl=cell.batch == 1) for c, w in pairs]
+        triples = itertools.product(decode_configs(rank), WAVES, PDL)
+        return [dataclasses.replace(c, waves=w, pdl=p) for c, w, p in triples]
     found = extend_configs(0, True) if cell.new >= 512 or cell.prefix <= 2048 else []
     return found + (extend_configs(rank, False) if cell.new < 512 and rank <= 16 else [])
 
@@ -114,7 +121,7 @@ def short(config: Any) -> str:
 
 def main() -> int:
     if sys.argv[1] == "warm":
-        warm(int(sys.argv[2]), int(sys.argv[3]))
+        warm(int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:5])
         return 0
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -122,8 +129,10 @@ def main() -> int:
     parser.add_argument("op", choices=["decode", "extend"])
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--out", type=Path, default=Path("tune.jsonl"))
+    parser.add_argument("--cell", action="append", help="SHAPE,BATCH,CONTEXT of decode; may be repeated")
     args = parser.parse_args()
-    search(args.op, args.seconds, args.out)
+    cells = [c.split(",") for c in args.cell or []]
+    search(args.op, args.seconds, args.out, [(s, int(b), int(c)) for s, b, c in cells] or DECODE_CELLS)
     return 0
 
 

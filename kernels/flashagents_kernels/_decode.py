@@ -140,7 +140,7 @@ def decode_split_kernel(
     """Write the piece's normalised output, low-rank output and base-2 log-sum-exp."""
     i_item = tl.program_id(1)
     i_b = tl.load(p_work + i_item)
-    if PDL:
+    if PDL == 1:
         tl.extra.cuda.gdc_launch_dependents()
     if i_b >= 0:
         i_head = tl.program_id(0) * HB
@@ -200,6 +200,8 @@ def decode_split_kernel(
                 b_q, b_acc, b_accl, b_m, b_l, p_k, p_v, p_lr, p_tok, lo, hi, i_head, qk_scale, cap,
                 s_kn, s_kh, s_vn, s_vh, S_LN, HB, BM, BN, D, DP, R, RP, SAME, SPREAD, CAP, False,
             )  # fmt: skip
+        if PDL == 2:  # while the last pieces are written: a merge launched earlier takes room from them
+            tl.extra.cuda.gdc_launch_dependents()
         b_il3 = 1.0 / b_l
         tl.store(
             p_o + (o_out * DP)[:, :, None] + o_d[None, None, :],
@@ -265,19 +267,21 @@ def decode_merge_kernel(
         o_s = i_s + tl.arange(0, SB)
         live = o_s < s_hi
         o_row = o_s.to(tl.int64) * HQ + i_h
+        # all loads before the first reduction: none waits behind its barrier
         b_e = tl.load(p_lse + o_row, mask=live, other=float("-inf"))
-        b_mn = tl.maximum(b_m, tl.max(b_e, 0))
-        b_a = tl.exp2(b_m - b_mn)
-        b_w = tl.exp2(b_e - b_mn)
-        b_l = b_l * b_a + tl.sum(b_w, 0)
         b_x = tl.load(p_o + (o_row * DP)[:, None] + o_d[None, :], mask=live[:, None], other=0.0)
-        b_acc = b_acc * b_a + tl.sum(b_x * b_w[:, None], 0)
         if LORA:
             b_y = tl.load(
                 p_ol + (o_row * RP)[:, None] + o_r[None, :],
                 mask=live[:, None] & (o_r < r_live)[None, :],
                 other=0.0,
             )
+        b_mn = tl.maximum(b_m, tl.max(b_e, 0))
+        b_a = tl.exp2(b_m - b_mn)
+        b_w = tl.exp2(b_e - b_mn)
+        b_l = b_l * b_a + tl.sum(b_w, 0)
+        b_acc = b_acc * b_a + tl.sum(b_x * b_w[:, None], 0)
+        if LORA:
             b_lr = b_lr * b_a + tl.sum(b_y * b_w[:, None], 0)
         b_m = b_mn
     if LORA:

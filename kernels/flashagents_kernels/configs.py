@@ -14,14 +14,15 @@ from .core import padded
 @dataclass(frozen=True, slots=True)
 class DecodeConfig:
     """heads: KV heads of one program (and its warps); waves: programs per multiprocessor to aim for;
-    spread: low-rank rows once a head in shared memory; pdl: the merge is launched early."""
+    spread: low-rank rows once a head in shared memory; pdl: the merge is launched with the pieces
+    (1), at their ends (2), or after them (0)."""
 
     heads: int = 4
     block_n: int = 16
     stages: int = 5
     waves: int = 2
     spread: bool = True
-    pdl: bool = False
+    pdl: int = 0
 
     def fit(self, kv_heads: int) -> DecodeConfig:
         """This configuration with `heads` reduced to a divisor of `kv_heads`."""
@@ -56,7 +57,7 @@ def decode_config(kv_heads: int, head_dim: int, rank: int, batch: int) -> Decode
     else:
         config = DecodeConfig(2, 16, 5, 2)
     # launched early, the merge gains at batch 1 and takes room from the pieces of larger batches
-    return replace(config, pdl=batch == 1).fit(kv_heads)
+    return replace(config, pdl=int(batch == 1)).fit(kv_heads)
 
 
 def extend_config(

@@ -129,7 +129,7 @@ def _launch(
     up = lora.up if lora is not None else v
     up_strides = (up.stride(0), up.stride(1), up.stride(2)) if lora is not None else (0, 0, 0)
     scale = (1 / math.sqrt(dim) if sm_scale is None else sm_scale) * LOG2E
-    pdl = config.pdl and q.is_cuda
+    pdl = config.pdl if q.is_cuda else 0
     same = (k.stride(0), k.stride(1)) == (v.stride(0), v.stride(1))
     decode_split_kernel[(kv_heads // config.heads, plan.items(batch))](
         q, k, v, rows, kv_indptr, kv_indices, adapter, req if req is not None else adapter,

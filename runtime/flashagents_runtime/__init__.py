@@ -21,6 +21,7 @@ from .errors import (
     SeamError,
     TemplateError,
     ToolCallError,
+    TraceFileError,
     UnsupportedFeatureError,
 )
 from .scripted import Reply, ScriptedEngine
@@ -72,6 +73,7 @@ __all__ = [
     "ToolCall",
     "ToolCallError",
     "ToolDefinition",
+    "TraceFileError",
     "UnsupportedFeatureError",
     "Usage",
     "__version__",

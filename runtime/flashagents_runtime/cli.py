@@ -1,8 +1,9 @@
-"""The command line: `flashagents doctor`, `prepare-model`, `serve`, and `--version`."""
+"""The command line: `flashagents doctor`, `prepare-model`, `serve`, `top`, `trace`, and `--version`."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -99,15 +100,84 @@ def serve(
     model: Annotated[
         str | None, typer.Option("--model", help="A folder or hub id; left out, the default model.")
     ] = None,
+    max_body_mib: Annotated[int, typer.Option(min=0, help="Longest body of a request; 0: no limit.")] = 64,
+    max_requests_per_key: Annotated[
+        int, typer.Option(min=0, help="Running requests of one API key; 0: no limit.")
+    ] = 1024,
+    max_sessions_per_key: Annotated[
+        int, typer.Option(min=0, help="Open SGLang sessions of one API key; 0: no limit.")
+    ] = 64,
 ) -> None:
     """Serve a model over HTTP, with our plug-in, for clients with `engine_url=`; loopback by default."""
     from .model_store import resolve_model
     from .progress import show_progress
     from .serve import serve as run
+    from .serve_limits import Limits
+
+    limits = Limits(
+        body_bytes=max_body_mib << 20,
+        requests_per_key=max_requests_per_key,
+        sessions_per_key=max_sessions_per_key,
+    )
 
     with show_progress() as progress:
         folder = resolve_model(model, progress=progress)
-    run(str(folder), context.args)
+    run(str(folder), context.args, limits)
+
+
+@app.command()
+def top(
+    url: Annotated[
+        str, typer.Argument(help="A server, of `flashagents serve` or SGLang's own.")
+    ] = "http://127.0.0.1:30000",
+    interval: Annotated[float, typer.Option("--interval", min=0.05, help="Seconds between looks.")] = 1.0,
+    count: Annotated[
+        int | None, typer.Option("--count", min=1, help="Look so often, then end; left out, until Ctrl-C.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line a look.")] = False,
+) -> None:
+    """Watch a running server: its requests, and what its KV cache holds."""
+    import asyncio
+    import os
+
+    from .remote import RemoteEngine
+    from .top import watch
+
+    async def look() -> None:
+        engine = RemoteEngine(url, api_key=os.environ.get("FLASHAGENTS_API_KEY"))
+        try:
+            await watch(engine, url, Console(), interval=interval, count=count, as_json=as_json)
+        finally:
+            await engine.close()
+
+    asyncio.run(look())
+
+
+trace_app = typer.Typer(no_args_is_help=True, help="Look at traces that `Trace.save` wrote.")
+app.add_typer(trace_app, name="trace")
+
+
+@trace_app.command()
+def show(
+    file: Annotated[Path, typer.Argument(help="A .jsonl file of `Trace.save`.", exists=True, dir_okay=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print sums and turns as JSON.")] = False,
+    page: Annotated[Path | None, typer.Option("--page", help="Write a page (.html) or other file.")] = None,
+    compare: Annotated[
+        Path | None, typer.Option("--compare", help="A second trace for the page.", exists=True)
+    ] = None,
+) -> None:
+    """Show a trace: time line, sums, turns."""
+    from .trace import Trace
+    from .trace.terminal import show as show_on_terminal
+
+    trace = Trace.load(file)
+    if page is not None:
+        other = None if compare is None else Trace.load(compare)
+        typer.echo(trace.save(page, compare=other))
+    elif as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(trace.to_dict())).decode())
+    else:
+        show_on_terminal(trace)
 
 
 def main() -> None:

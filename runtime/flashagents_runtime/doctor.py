@@ -24,6 +24,7 @@ from . import _extras, model_cache, sglang_seams
 from ._doctor_probe import STAGE, Probe
 from ._version import __version__
 from .model_store import DEFAULT_MODEL, default_model_folder
+from .sglang_seams import IMPORT_FAILS
 
 Status = Literal["ok", "note", "problem"]
 PROBE_SECONDS = 300
@@ -237,6 +238,14 @@ def check_probe(probe: Probe) -> list[Check]:
     if probe.misfits:
         found = f"{len(probe.misfits)} do not fit: {'; '.join(probe.misfits)}"
         advice = f"install sglang{ENGINE_VERSIONS['sglang']}, the release that this version extends"
+        if any(IMPORT_FAILS in line for line in probe.misfits):
+            found = "; ".join(probe.misfits)
+            advice = "set up anew in an empty environment (README.md, Installation)"
+            if probe.device == "cpu" and probe.cuda:
+                advice = (
+                    "SGLang's CUDA kernels load only where an NVIDIA driver is: install the driver, or set "
+                    "up anew for the CPU with FLASHAGENTS_DEVICE=cpu"
+                )
         return [*checks, Check(name="SGLang seams", status="problem", found=found, advice=advice)]
     if probe.seams:
         checks.append(Check(name="SGLang seams", status="ok", found=f"all {probe.seams} in place"))

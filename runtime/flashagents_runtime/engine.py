@@ -48,6 +48,13 @@ class Engine(Protocol):
         """Abort a request; its stream ends with finish reason "abort". Unknown ids are ignored."""
         ...
 
+    async def close_session(self, session_id: str) -> None:
+        """A prefill session is over without a real request: its KV is kept no longer than any other.
+
+        Unknown ids, and engines whose servers pin nothing, ignore it.
+        """
+        ...
+
     async def state(self) -> EngineState:
         """How full the engine is now."""
         ...

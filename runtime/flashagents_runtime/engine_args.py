@@ -16,6 +16,9 @@ from pathlib import Path
 from .errors import UnsupportedFeatureError
 from .sglang_seams import SGLANG_VERSION, symbol
 
+OURS = frozenset({"lora_groups", "lora_sharing"})
+"""Arguments of this project's own, which the host process takes out (`lora_sharing.arguments`)."""
+
 FILE = Path(__file__).with_name("engine_args.txt")
 
 
@@ -27,7 +30,7 @@ def known_names() -> frozenset[str]:
 
 def check_names(names: Iterable[str]) -> None:
     """Raise UnsupportedFeatureError (also a ValueError) for a name that is none of SGLang's."""
-    known = known_names()
+    known = known_names() | OURS
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
@@ -47,4 +50,4 @@ if __name__ == "__main__":
     cpu_shims.install()
     FILE.write_text("\n".join(installed_names()) + "\n")
 
-__all__ = ["check_names", "installed_names", "known_names"]
+__all__ = ["OURS", "check_names", "installed_names", "known_names"]

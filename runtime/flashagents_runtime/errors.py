@@ -19,6 +19,7 @@
     ├── UnsupportedFeatureError   asked for what this model or version cannot do (also a ValueError)
     ├── SessionClosedError        a prefill session was used after its end (also a RuntimeError)
     ├── UpstreamFailedError       an upstream agent failed, and what depends on it is aborted
+    ├── TraceFileError            a file holds no trace, or one of another version (also a ValueError)
     └── SeamError                 an SGLang symbol that we hook does not fit the installed release
 
 All of them carry a message for the person at the keyboard: what happened, and what to do.
@@ -132,6 +133,10 @@ class UpstreamFailedError(FlashAgentsError):
         super().__init__(f"the upstream agent whose answer fills slot {slot} of this prompt {why}")
 
 
+class TraceFileError(FlashAgentsError, ValueError):
+    """A file holds no trace, or one that another version wrote."""
+
+
 class SeamError(FlashAgentsError, RuntimeError):
     """An upstream symbol that we hook is missing or has another shape in the installed SGLang."""
 
@@ -153,6 +158,7 @@ __all__ = [
     "SessionClosedError",
     "TemplateError",
     "ToolCallError",
+    "TraceFileError",
     "UnsupportedFeatureError",
     "UpstreamFailedError",
 ]

@@ -10,12 +10,17 @@ def check_request(request: GenerateRequest, info: EngineInfo) -> None:
     """Refuse here what SGLang would refuse, or silently cut, over there.
 
     Raises:
-        RequestRejectedError: the prompt is empty.
+        RequestRejectedError: the prompt is empty, or its cache salt is.
         ContextLengthError: the prompt leaves no room for an answer, or not for one as long as it may be.
     """
     n = len(request.input_ids)
     if n == 0:
         raise RequestRejectedError("the prompt is empty: input_ids needs at least one token")
+    if request.cache_salt == "" or request.extra_key == "":
+        raise RequestRejectedError(
+            "an empty cache_salt or extra_key keeps nothing apart (SGLang takes it for none): give a text of "
+            "your own, or None to share the cache"
+        )
     room = min(info.context_length, info.max_total_tokens)
     if n + 1 > room:
         what = "model's context" if room == info.context_length else "engine's KV cache"

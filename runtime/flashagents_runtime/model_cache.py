@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import filelock
-import platformdirs
 
 from .errors import DiskFullError, ModelError
 from .types import Progress, ProgressCallback
@@ -28,9 +27,11 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 def cache_dir() -> Path:
     """The cache folder: `$FLASHAGENTS_CACHE`, else `flashagents` in the user's XDG cache. Not created."""
     chosen = os.environ.get(CACHE_VARIABLE)
-    return (
-        Path(chosen).expanduser().absolute() if chosen else Path(platformdirs.user_cache_dir("flashagents"))
-    )
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    import platformdirs  # here, so that a model folder can be served where it is not installed
+
+    return Path(platformdirs.user_cache_dir("flashagents"))
 
 
 def models_dir() -> Path:

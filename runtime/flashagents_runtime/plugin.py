@@ -13,7 +13,8 @@ the reason is logged and shown in the handshake; with ``FLASHAGENTS_STRICT=1`` i
 
 **Handshake.** `Scheduler.get_internal_state` gains an entry ``flashagents``: see `state`.
 
-Environment: ``FLASHAGENTS_DISABLE=intra_turn,...`` switches features off by name.
+Environment: ``FLASHAGENTS_DISABLE=intra_turn,...`` switches features off by name;
+``FLASHAGENTS_LORA_SHARING`` asks for `lora_sharing`, whose hooks `register()` puts in place.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from . import lora_sharing
 from . import sglang_seams as seams
 from ._version import __version__
 from .intra_turn import IntraTurn
+from .scheduling import ShortestJobFirst, SoftPins, WarmupBudgetFeature
 
 __all__ = ["CACHE_BACKEND", "Feature", "active_hooks", "build_cache", "install_hooks", "register", "state"]
 
@@ -67,11 +70,23 @@ def register() -> None:
     registry = seams.symbol("sglang.srt.mem_cache.registry.get_radix_cache_factory")
     if registry(CACHE_BACKEND) is None:
         seams.symbol("sglang.srt.mem_cache.registry.register_radix_cache_backend")(CACHE_BACKEND, build_cache)
+    if lora_sharing.configured() is not None:
+        # Adapters are loaded and the KV pool is sized before `build_cache` runs.
+        from .lora_sharing import feature
+
+        feature.install(install_hooks)
 
 
 def features() -> list[Feature]:
     """The features of this release, in the order in which they attach."""
-    return [IntraTurn()]
+    found: list[Feature] = [IntraTurn(), SoftPins(), WarmupBudgetFeature()]
+    if ShortestJobFirst.wanted():
+        found.append(ShortestJobFirst())
+    if lora_sharing.configured() is not None:
+        from .lora_sharing.feature import LoraSharing
+
+        found.append(LoraSharing())
+    return found
 
 
 def build_cache(ctx: Any) -> Any:

@@ -68,12 +68,14 @@ class ScriptedEngine:
 
     A script item is a text (streamed character by character), a `Reply`, or a function of the
     request that returns one of these. Prompts are remembered, so that `cached_tokens` is what an
-    endless radix cache would say. Shipped for users' own tests: no model, no process, no GPU.
+    endless radix cache would say, each namespace (salt, key, adapter) for itself. Shipped for users'
+    own tests: no model, no process, no GPU.
 
     Attributes:
         script: what to say; a request beyond its end is refused with RequestRejectedError.
         requests: every request received, in order.
         aborted: ids of the requests that were aborted or left early.
+        closed_sessions: ids that `close_session` was called with.
 
     Example:
         >>> engine = ScriptedEngine(["Hello!", "Bye."])
@@ -86,10 +88,11 @@ class ScriptedEngine:
     start_error: Exception | None = None
     requests: list[GenerateRequest] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
+    closed_sessions: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._script = iter(self.script)
-        self._seen: list[list[int]] = []
+        self._seen: dict[tuple[object, ...], list[list[int]]] = {}  # by namespace, as in a radix cache
         self._running: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Event]] = {}
         self._used: dict[str, int] = {}
         self._info: EngineInfo | None = None
@@ -123,11 +126,14 @@ class ScriptedEngine:
         if self._dead is not None:
             raise self._dead
 
-    def _cached(self, ids: list[int]) -> int:
+    def _cached(self, request: GenerateRequest) -> int:
+        ids = request.input_ids
+
         def common(other: list[int]) -> int:
             return next((i for i, (a, b) in enumerate(zip(ids, other, strict=False)) if a != b), len(other))
 
-        longest = max((min(common(o), len(ids)) for o in self._seen), default=0)
+        seen = self._seen.get(_namespace(request), [])
+        longest = max((min(common(o), len(ids)) for o in seen), default=0)
         return min(longest, max(len(ids) - 1, 0))  # the last token is always computed, as in SGLang
 
     def _next_reply(self, request: GenerateRequest) -> Reply:
@@ -157,7 +163,7 @@ class ScriptedEngine:
         stop = asyncio.Event()
         self._running[request.rid] = (asyncio.get_running_loop(), stop)
         self._used[request.rid] = len(request.input_ids)
-        cached = self._cached(request.input_ids)
+        cached = self._cached(request)
         answer: list[int] = []
         finished = False
         try:
@@ -196,7 +202,7 @@ class ScriptedEngine:
         finally:
             self._running.pop(request.rid, None)
             self._used.pop(request.rid, None)
-            self._seen.append([*request.input_ids, *answer])
+            self._seen.setdefault(_namespace(request), []).append([*request.input_ids, *answer])
             if not finished:
                 self.aborted.append(request.rid)
 
@@ -243,6 +249,11 @@ class ScriptedEngine:
         if rid in self._running:
             self.aborted.append(rid)
 
+    async def close_session(self, session_id: str) -> None:
+        """See `Engine.close_session`."""
+        self._check()
+        self.closed_sessions.append(session_id)
+
     def _wake(self, rids: Iterable[str]) -> None:
         for rid in rids:
             if rid in self._running:
@@ -280,6 +291,11 @@ class ScriptedEngine:
         if not isinstance(self._dead, EngineClosedError):
             self._dead = EngineClosedError("this ScriptedEngine was closed; build a new one")
             self._wake(list(self._running))
+
+
+def _namespace(request: GenerateRequest) -> tuple[object, ...]:
+    """Requests share prefixes only within one of these, as in SGLang."""
+    return (request.lora, request.extra_key or None, request.cache_salt or None, request.routed_dp_rank)
 
 
 __all__ = ["Reply", "ScriptedEngine"]

@@ -1,17 +1,26 @@
 """`flashagents serve`: SGLang's own HTTP server with our plug-in, for applications on other machines.
 
-Everything that SGLang's launcher takes may be given; our defaults are those of an embedded engine. It
+Everything that SGLang's launcher takes may be given, and `--lora-sharing` and `--lora-groups` (as JSON);
+our defaults are those of an embedded engine. It
 listens on the loopback unless `--host` says otherwise, and asks for no key unless `--api-key` sets one.
+What one key may ask for is limited (`serve_limits.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psutil
+
+from .errors import UnsupportedFeatureError
+from .serve_limits import LimitLayer, Limits
+
+NO_LIMITS = Limits(body_bytes=0, requests_per_key=0, sessions_per_key=0)
 
 # An embedded engine makes its JSON grammars itself; a server's let a small model write white space
 # without end.
@@ -33,14 +42,30 @@ def server_argv(model: str, defaults: Mapping[str, Any], user: Sequence[str]) ->
     return [*argv, *user]
 
 
-def serve(model: str, user_args: Sequence[str]) -> None:
+def check_exposure(host: str, api_key: str | None) -> str | None:
+    """A warning where a server is open to others than this machine's users; None where it is not."""
+    try:
+        local = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        local = host in ("localhost", "")
+    if local or api_key:
+        return None
+    return (
+        f"anyone who reaches {host} can use this server, and end what others do on it: set --api-key, or"
+        " listen on the loopback"
+    )
+
+
+def serve(model: str, user_args: Sequence[str], limits: Limits | None = None) -> None:
     """Serve a model until the process is ended.
 
     Args:
         model: a model folder, prepared and checked.
         user_args: arguments of SGLang's launcher.
+        limits: what one client may ask for; None for the defaults.
 
     Raises:
+        UnsupportedFeatureError: arguments with which the limits would not hold.
         ImportError: SGLang's HTTP server lacks a package.
         SeamError: the installed SGLang is not the one that this release extends.
     """
@@ -53,23 +78,41 @@ def serve(model: str, user_args: Sequence[str]) -> None:
     from . import sglang_seams as seams
     from .host.build import default_args
     from .host.children import run_detokenizer_process, run_scheduler_process
+    from .lora_sharing.arguments import take_arguments, take_argv
     from .plugin import register
 
     seams.require_version()
-    register()
     cuda = torch.cuda.is_available()
+    user_args, sharing = take_argv(user_args)
+    defaults = {**default_args(cuda), **_SERVER_ARGS}
+    if "lora_sharing" in sharing:
+        needed = take_arguments(sharing, cuda=cuda)
+        defaults |= {k: v for k, v in needed.items() if k != "lora_paths"}
+    register()
     if not cuda:
         os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-    argv = server_argv(model, {**default_args(cuda), **_SERVER_ARGS}, user_args)
+    argv = server_argv(model, defaults, user_args)
     server_args = seams.symbol("sglang.srt.server_args.prepare_server_args")(argv)
+    limits = Limits() if limits is None else limits
+    keyed = bool(server_args.api_key or server_args.admin_api_key)
+    if server_args.tokenizer_worker_num > 1 and (keyed or limits != NO_LIMITS):
+        raise UnsupportedFeatureError(
+            "with --tokenizer-worker-num above 1 SGLang's workers ask for no --api-key and keep no limits:"
+            " leave it at 1, or give no key and switch all limits off (0)"
+        )
+    if warning := check_exposure(server_args.host, server_args.api_key):
+        sys.stderr.write(f"flashagents: warning: {warning}\n")
     try:
         launch_server = seams.symbol("sglang.srt.entrypoints.http_server.launch_server")
+        app = seams.symbol("sglang.srt.entrypoints.http_server.app")
     except AttributeError as e:  # its module is there, so an import inside it has failed
         raise ImportError(
             "SGLang's HTTP server cannot be imported: it needs more packages than its engine does; on a "
             "machine without CUDA, `pip install jsonschema soundfile`"
         ) from e
+    if limits != NO_LIMITS:
+        app.add_middleware(LimitLayer, limits=limits)
     try:
         launch_server(
             server_args,
@@ -82,4 +125,4 @@ def serve(model: str, user_args: Sequence[str]) -> None:
                 child.kill()
 
 
-__all__ = ["serve", "server_argv"]
+__all__ = ["check_exposure", "serve", "server_argv"]

@@ -11,9 +11,9 @@ Importing this module imports no SGLang; `symbol()`, `check()` and `installed_ve
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.metadata
 import inspect
-import pkgutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +24,7 @@ from .errors import SeamError
 
 __all__ = [
     "HOST_SEAMS",
+    "LORA_SEAMS",
     "SCHEDULER_SEAMS",
     "SEAMS",
     "SGLANG_VERSION",
@@ -38,6 +39,8 @@ __all__ = [
 ]
 
 SGLANG_VERSION = "0.5.18"
+IMPORT_FAILS = "SGLang is installed and cannot be imported"
+"""Marks the line of `check` about an SGLang that a missing driver, say, keeps from being imported."""
 """The one release of SGLang whose internals the table describes."""
 
 
@@ -58,7 +61,8 @@ class Seam:
 
 
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
-_ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
+_POLICY = "sglang.srt.managers.schedule_policy"
+_ADDER = f"{_POLICY}.PrefillAdder"
 _ALLOCATION = "sglang.srt.mem_cache.allocation"
 _RADIX = "sglang.srt.mem_cache.radix_cache"
 _REGISTRY = "sglang.srt.mem_cache.registry"
@@ -250,6 +254,72 @@ SCHEDULER_SEAMS: tuple[Seam, ...] = (
         attributes=("alloc", "available_size", "free_pages", "release_pages", "num_pages", "get_kvcache"),
     ),
     Seam("sglang.srt.mem_cache.memory_pool.MHATokenToKVPool", "the only pool that is published to"),
+    # ---- prefill sessions: pins, budget, order (scheduling)
+    Seam(
+        f"{_SCHEDULER}.get_new_batch_prefill",
+        "holds warm-ups back before a prefill pass, and cancels those that nobody waits for",
+        "(self, running_batch)",
+        hooked=True,
+    ),
+    Seam(
+        f"{_SCHEDULER}.process_batch_result",
+        "measures how long a pass of warm-ups lasted",
+        "(self, batch, result)",
+        hooked=True,
+    ),
+    Seam(
+        f"{_SCHEDULER}.close_session",
+        "ends the pin of a prefill session",
+        "(self, recv_req)",
+        hooked=True,
+    ),
+    Seam(
+        f"{_POLICY}.SchedulePolicy.calc_priority",
+        "real requests before warm-ups, under any policy; shortest job first",
+        "(self, waiting_queue, running_batch=None)",
+        hooked=True,
+    ),
+    Seam(
+        "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
+        ".flush_cache_after_weight_update",
+        "new weights end all pins",
+        "(self, recv_req)",
+        hooked=True,
+    ),
+    Seam(
+        _SCHEDULER,
+        "its queue and batches, before a prefill pass",
+        attributes=("waiting_queue", "running_batch", "chunked_req", "abort_request", "session_controller"),
+    ),
+    Seam(
+        "sglang.srt.managers.schedule_batch.Req",
+        "tells warm-ups from real requests; their expected work; whether and how they ended",
+        attributes=(
+            "session_id",
+            "sampling_params",
+            "num_matched_prefix_tokens",
+            "finished",
+            "finished_reason",
+            "rid",
+        ),
+    ),
+    Seam(
+        "sglang.srt.sampling.sampling_params.SamplingParams",
+        "`max_new_tokens=0` is a warm-up; a hint of the answer's length",
+        attributes=("max_new_tokens", "custom_params"),
+    ),
+    Seam("sglang.srt.managers.schedule_batch.FINISH_ABORT", "a warm-up that was aborted is not pinned"),
+    Seam("sglang.srt.managers.io_struct.AbortReq", "cancels a warm-up", attributes=("rid",)),
+    Seam(
+        f"{_POLICY}.match_prefix_for_req",
+        "what the cache holds of a waiting request",
+        "(tree_cache, req, token_ids=None, *, cow_mamba=False, include_req=False)",
+    ),
+    Seam(
+        f"{_RADIX}.RadixCache",
+        "evicts by the pins' order",
+        attributes=("evict", "_delete_leaf", "reset", "cache_finished_req", "eviction_strategy"),
+    ),
     Seam(
         "sglang.srt.mem_cache.allocator.paged",
         "its two Triton kernels are replaced on machines without CUDA (cpu_shims)",
@@ -286,6 +356,10 @@ HOST_SEAMS: tuple[Seam, ...] = (
     Seam(
         "sglang.srt.entrypoints.http_server.launch_server",
         "`flashagents serve` runs SGLang's own server, its children through our functions",
+    ),
+    Seam(
+        "sglang.srt.entrypoints.http_server.app",
+        "`flashagents serve` puts its limits around SGLang's HTTP application",
     ),
     Seam(
         "sglang.srt.function_call.function_call_parser.FunctionCallParser",
@@ -335,9 +409,12 @@ HOST_SEAMS: tuple[Seam, ...] = (
         attributes=(
             "generate_request",
             "abort_request",
+            "close_session",
             "get_internal_state",
             "get_loads",
             "flush_cache",
+            "load_lora_adapter",
+            "unload_lora_adapter",
             "model_config",
             "tokenizer",
         ),
@@ -364,13 +441,151 @@ HOST_SEAMS: tuple[Seam, ...] = (
         ),
     ),
     Seam(
+        "sglang.srt.managers.io_struct.CloseSessionReqInput",
+        "tells the scheduler that a prefill session is over",
+        attributes=("session_id",),
+    ),
+    Seam(
+        "sglang.srt.managers.io_struct.LoadLoRAAdapterReqInput",
+        "loads an adapter while the engine runs",
+        attributes=("lora_name", "lora_path", "pinned"),
+    ),
+    Seam(
+        "sglang.srt.managers.io_struct.UnloadLoRAAdapterReqInput",
+        "unloads one",
+        attributes=("lora_name",),
+    ),
+    Seam(
         "sglang.srt.utils.msgspec_utils.msgspec_to_builtins",
         "internal state in plain types for the wire",
     ),
 )
 """What the host process and `flashagents serve` touch; some of it only a server imports."""
 
-SEAMS = SCHEDULER_SEAMS + HOST_SEAMS
+_LORA = "sglang.srt.lora"
+
+LORA_SEAMS: tuple[Seam, ...] = (
+    # ---- lora_sharing: adapters
+    Seam(
+        f"{_LORA}.lora_manager.LoRAManager",
+        "the adapters that are loaded, and the layers that carry them",
+        attributes=(
+            "base_hf_config",
+            "configs",
+            "loras",
+            "lora_refs",
+            "lora_modules",
+            "num_pinned_loras",
+            "max_lora_rank",
+            "dtype",
+            "device",
+            "create_lora_update_result",
+        ),
+    ),
+    Seam(
+        f"{_LORA}.lora_manager.LoRAManager.init_lora_adapters",
+        "the state of a scheduler begins with its LoRA manager",
+        "(self, lora_paths=None)",
+        hooked=True,
+    ),
+    Seam(
+        f"{_LORA}.lora_manager.LoRAManager.init_memory_pool",
+        "the ranks are known: members' V projections go to the device",
+        "(self)",
+        hooked=True,
+    ),
+    Seam(
+        f"{_LORA}.lora_manager.LoRAManager._load_lora_adapter",
+        "checks a member of a sharing group, and takes V's part out of its CPU weights",
+        "(self, lora_ref)",
+        hooked=True,
+    ),
+    Seam(
+        f"{_LORA}.lora_manager.LoRAManager._load_lora_adapter_from_tensors",
+        "the same for adapters that are sent",
+        "(self, lora_ref, tensors, config_dict, added_tokens_config=None)",
+        hooked=True,
+    ),
+    Seam(
+        f"{_LORA}.lora_manager.LoRAManager._unload_lora_adapter",
+        "forgets a member and what it has cached",
+        "(self, lora_ref)",
+        hooked=True,
+    ),
+    Seam(
+        f"{_LORA}.lora_manager.LoRAManager.prepare_lora_batch",
+        "notes which member each request of a batch is",
+        "(self, forward_batch)",
+        hooked=True,
+    ),
+    Seam(
+        "sglang.srt.managers.tp_worker.TpModelWorker.forward_batch_generation",
+        "under `base`, tells the pass which of its tokens are in the tree already",
+        "(self, batch, forward_batch=None, pp_proxy_tensors=None, is_verify=False,"
+        " skip_attn_backend_init=None, *, capture_hidden_mode=None)",
+        hooked=True,
+    ),
+    Seam(
+        f"{_LORA}.lora.LoRAAdapter",
+        "an adapter's CPU weights, Q, K and V stacked",
+        attributes=("layers", "scaling", "config", "normalize_qkv_proj"),
+    ),
+    Seam(
+        f"{_LORA}.layers.QKVParallelLinearWithLoRA.apply_lora",
+        "writes the low-rank rows of the pass's tokens",
+        "(self, base_output, x)",
+        hooked=True,
+    ),
+    # ---- lora_sharing: requests, pool and attention
+    Seam(
+        "sglang.srt.managers.schedule_batch.Req.__init__",
+        "a member's requests live in the namespace of its group",
+        hooked=True,
+    ),
+    Seam(
+        "sglang.srt.model_executor.pool_configurator.DefaultPoolConfigurator._compute_cell_size",
+        "a slot of the pool costs its rows too",
+        "(self, kvc, num_layers)",
+        hooked=True,
+    ),
+    Seam(
+        "sglang.srt.layers.attention.attention_registry",
+        "the attention backend is registered under our name; on a CPU it stands in for torch_native",
+        attributes=("ATTENTION_BACKENDS", "register_attention_backend"),
+    ),
+    Seam(
+        "sglang.srt.layers.attention.attention_registry.register_attention_backend",
+        "the same",
+        "(name)",
+    ),
+    Seam("sglang.srt.layers.attention.attention_registry.ATTENTION_BACKENDS", "the same"),
+    Seam(
+        "sglang.srt.layers.attention.base_attn_backend.AttentionBackend",
+        "subclassed: attention over V_base and the low-rank rows",
+        attributes=(
+            "init_forward_metadata",
+            "init_forward_metadata_out_graph",
+            "init_cuda_graph_state",
+            "get_cuda_graph_seq_len_fill_value",
+            "forward_extend",
+            "forward_decode",
+            "support_triton",
+        ),
+    ),
+    Seam(
+        "sglang.srt.server_args.add_attention_backend_choices",
+        "lets a command line name our attention backend",
+        "(choices)",
+    ),
+    Seam("sglang.srt.mem_cache.memory_pool.KVWriteLoc", "where a layer writes its K and V"),
+    Seam(
+        "sglang.kernels.ops.kvcache.kv_indices.create_flashinfer_kv_indices_triton",
+        "page tables on a GPU",
+    ),
+)
+"""What `lora_sharing` touches besides; checked in a scheduler process where it is configured."""
+
+SEAMS = SCHEDULER_SEAMS + LORA_SEAMS + HOST_SEAMS
 
 
 def installed_version() -> str | None:
@@ -399,7 +614,7 @@ def symbol(target: str) -> Any:
     """
     if target not in _by_target():
         raise KeyError(f"{target} is not listed in SEAMS")
-    return pkgutil.resolve_name(target)
+    return _resolve(target)
 
 
 @functools.cache
@@ -408,12 +623,27 @@ def _by_target() -> dict[str, Seam]:
 
 
 def check(seams: Iterable[Seam] = SEAMS) -> list[str]:
-    """Compare the table with the installed SGLang; one line for each misfit, none if all fit."""
+    """Compare the table with the installed SGLang; one line for each misfit, none if all fit.
+
+    Another release is a misfit in itself; the symbols that do not fit it are named as well.
+    """
+    lines: list[str] = []
     try:
         require_version()
     except SeamError as e:
-        return [str(e)]
-    return [line for seam in seams for line in _misfits(seam)]
+        lines.append(str(e))
+        if installed_version() is None:
+            return lines
+    broken: dict[str, list[str]] = {}
+    for seam in seams:
+        try:
+            lines += _misfits(seam)
+        except _ImportFailsError as e:  # one cause, such as a missing driver, takes many rows with it
+            broken.setdefault(str(e), []).append(seam.target)
+    for cause, targets in broken.items():
+        more = f" and {len(targets) - 1} more" if len(targets) > 1 else ""
+        lines.append(f"{targets[0]}{more}: {IMPORT_FAILS}: {cause}")
+    return lines
 
 
 def require(seams: Iterable[Seam] = SEAMS) -> None:
@@ -423,9 +653,34 @@ def require(seams: Iterable[Seam] = SEAMS) -> None:
         raise SeamError("this SGLang does not fit:\n  " + "\n  ".join(lines))
 
 
+class _ImportFailsError(ImportError):
+    """A module is there and fails as it is imported."""
+
+
+def _resolve(target: str) -> Any:
+    """As `pkgutil.resolve_name`, which takes a module that fails to import for one that is not there."""
+    first, *rest = target.split(".")
+    found: Any = importlib.import_module(first)
+    path = first
+    for name in rest:
+        path = f"{path}.{name}"
+        if inspect.ismodule(found) and not hasattr(found, name):
+            try:
+                importlib.import_module(path)
+            except ModuleNotFoundError as e:
+                if e.name != path and not path.startswith(f"{e.name}."):
+                    raise _ImportFailsError(f"{type(e).__name__}: {e}") from e
+            except Exception as e:
+                raise _ImportFailsError(f"{type(e).__name__}: {e}") from e
+        found = getattr(found, name)
+    return found
+
+
 def _misfits(seam: Seam) -> Iterator[str]:
     try:
-        obj = pkgutil.resolve_name(seam.target)
+        obj = _resolve(seam.target)
+    except _ImportFailsError:
+        raise
     except (ImportError, AttributeError) as e:
         yield f"{seam.target}: not found ({e})"
         return

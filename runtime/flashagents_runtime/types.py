@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from .html_tables import figures_html
+
 FinishReason = Literal["stop", "length", "abort"]
 
 
@@ -121,7 +123,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         priority: SGLang's request priority; only engines started with priority scheduling take it.
         session_id: ties requests of one prefill session together (`GenerateReqInput.session_id`).
         extra_key: a further part of the radix cache's key: requests with different keys share nothing.
-        cache_salt: namespace that keeps the prefixes of one tenant from another.
+        cache_salt: namespace that keeps the prefixes of one tenant from another; a secret, never empty.
         routed_dp_rank: data-parallel rank that must serve the request.
         logprobs: return the log-probability of every generated token.
         top_logprobs: with `logprobs`, how many alternatives to return at each position.
@@ -142,6 +144,13 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     top_logprobs: int = 0
     image_data: list[str] | None = None
     format: AnswerFormat | None = None
+
+    def __repr__(self) -> str:
+        """Without keys of the cache, which are secrets of a tenant, and without the prompt's content."""
+        shown = f"rid={self.rid!r}, input_ids=<{len(self.input_ids)} tokens>, sampling={self.sampling!r}"
+        if self.lora is not None:
+            shown += f", lora={self.lora!r}"
+        return f"GenerateRequest({shown})"
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -172,6 +181,9 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     completion_tokens: int = 0
     prewarmed_tokens: int = 0
     shared_in_turn_tokens: int = 0
+
+    def _repr_html_(self) -> str:
+        return figures_html("Tokens", msgspec.structs.asdict(self))
 
 
 class GenerateResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -231,6 +243,12 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     features: list[str]
 
+    def _repr_html_(self) -> str:
+        figures = msgspec.structs.asdict(self)
+        figures["versions"] = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        figures["features"] = ", ".join(self.features)
+        return figures_html("Engine", figures)
+
 
 class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     """A look at a running engine; all figures in tokens or requests.
@@ -245,6 +263,9 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     kv_free: int
     running: int
     waiting: int
+
+    def _repr_html_(self) -> str:
+        return figures_html("Engine, now", msgspec.structs.asdict(self))
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):

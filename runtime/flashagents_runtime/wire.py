@@ -30,6 +30,10 @@ class Setup(msgspec.Struct, tag="setup"):
     run_dir: str
     token: str
 
+    def __repr__(self) -> str:
+        """Without the engine's arguments, which may hold keys."""
+        return f"Setup(model={self.model!r}, engine_args=<{', '.join(sorted(self.engine_args))}>)"
+
 
 class Generate(msgspec.Struct, tag="generate"):
     """Serve a request; answered by `Deltas`, the last with a result, or one `Failed`."""
@@ -43,14 +47,21 @@ class Abort(msgspec.Struct, tag="abort"):
     rid: str
 
 
+class CloseSession(msgspec.Struct, tag="close_session"):
+    """A prefill session is over; unknown ids are ignored."""
+
+    session_id: str
+
+
 class Call(msgspec.Struct, tag="call"):
     """Call a method of the host; answered by one `Answer` with the same id."""
 
     id: int
-    method: Literal["state", "flush_cache", "internal_state"]
+    method: Literal["state", "flush_cache", "internal_state", "load_lora", "unload_lora"]
+    arguments: dict[str, Any] = {}
 
 
-ToHost = Setup | Generate | Abort | Call
+ToHost = Setup | Generate | Abort | CloseSession | Call
 
 
 class Progressed(msgspec.Struct, tag="progress"):
@@ -141,6 +152,7 @@ __all__ = [
     "Abort",
     "Answer",
     "Call",
+    "CloseSession",
     "Deltas",
     "Failed",
     "FrameReader",

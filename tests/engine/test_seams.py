@@ -54,6 +54,20 @@ def test_misfits_are_named() -> None:
         sglang_seams.require(rows)
 
 
+def test_one_failing_import_is_told_once_with_its_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "seam_broken").mkdir()
+    (tmp_path / "seam_broken" / "__init__.py").touch()
+    (tmp_path / "seam_broken" / "inner.py").write_text("import no_such_driver\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    rows = [Seam(f"seam_broken.inner.{name}", "x") for name in ("a", "b", "c")]
+    rows.append(Seam("seam_broken.missing.d", "x"))
+    gone, failing = sglang_seams.check(rows)
+    assert gone.startswith("seam_broken.missing.d: not found")
+    assert failing.startswith("seam_broken.inner.a and 2 more") and "no_such_driver" in failing
+
+
 def test_another_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sglang_seams, "installed_version", lambda: "0.5.9")
     with pytest.raises(SeamError, match=r"0\.5\.9"):

@@ -41,6 +41,7 @@ class Request:
     ids: Sequence[int]
     max_new_tokens: int = 8
     extra_key: str | None = None
+    cache_salt: str | None = None
     lora_id: str | None = None
     logprob_start_len: int | None = None
     priority: int | None = None
@@ -363,6 +364,7 @@ class SchedulerHarness:
             token_ids_logprob=None,
             stream=False,
             extra_key=r.extra_key,
+            cache_salt=r.cache_salt,
             lora_id=r.lora_id,
             priority=r.priority,
             session_id=r.session_id,

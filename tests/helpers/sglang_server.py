@@ -51,6 +51,7 @@ class FakeSGLang:
         failures: statuses to answer the next `/generate` requests with, before any is served.
         split: cut the stream into pieces of so many bytes.
         break_after: close the connection after so many events.
+        silent: no `/generate` is answered before it is set.
         parsers: what `/model_info` says of `tool_call_parser` and `reasoning_parser`.
     """
 
@@ -65,6 +66,7 @@ class FakeSGLang:
         self.parsers: dict[str, str | None] = {"tool_call_parser": None, "reasoning_parser": None}
         self.bodies: list[dict[str, Any]] = []
         self.aborts: list[str] = []
+        self.silent: asyncio.Event | None = None
 
     async def serve(self, tls: ssl.SSLContext | None = None) -> TestServer:
         """A running server on a free port of the loopback; close it with `await server.close()`."""
@@ -75,6 +77,7 @@ class FakeSGLang:
         app.router.add_post("/generate", self._generate)
         app.router.add_post("/abort_request", self._abort)
         app.router.add_post("/flush_cache", self._flush)
+        app.router.add_post("/close_session", self._close_session)
         app.router.add_post("/separate_reasoning", self._separate)
         app.router.add_post("/parse_function_call", self._parse)
         server = TestServer(app, scheme="http" if tls is None else "https")
@@ -115,6 +118,10 @@ class FakeSGLang:
         await self.engine.abort(rid)
         return web.Response()
 
+    async def _close_session(self, request: web.Request) -> web.Response:
+        await self.engine.close_session((await request.json())["session_id"])
+        return web.Response()
+
     async def _flush(self, _: web.Request) -> web.Response:
         return web.Response(status=200 if await self.engine.flush_cache() else 400)
 
@@ -141,6 +148,8 @@ class FakeSGLang:
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.bodies.append(body)
+        if self.silent is not None:
+            await self.silent.wait()
         if self.failures:
             status = self.failures.pop(0)
             return web.json_response({"error": {"message": "not now"}}, status=status)
@@ -150,6 +159,9 @@ class FakeSGLang:
             sampling=msgspec.convert(body["sampling_params"], SamplingParams),
             logprobs=body.get("return_logprob", False),
             image_data=body.get("image_data"),
+            lora=body.get("lora_path"),
+            extra_key=body.get("extra_key"),
+            cache_salt=body.get("cache_salt"),
         )
         schema = json.loads(ours.sampling.json_schema or "{}")
         as_array = isinstance(schema, dict) and schema.get("type") == "array"

@@ -67,10 +67,10 @@ def test_switches(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "FLASHAGENTS_DISABLE" in feature(s)["reason"]
     monkeypatch.delenv("FLASHAGENTS_DISABLE")
     monkeypatch.setattr(IntraTurn, "refusal", lambda self, ctx, cache: "a reason")
-    assert plugin._refusals(None, None, plugin.features()) == {"intra_turn": "a reason"}
+    assert plugin._refusals(None, None, [IntraTurn()]) == {"intra_turn": "a reason"}
     monkeypatch.setenv("FLASHAGENTS_STRICT", "1")
     with pytest.raises(SeamError, match="a reason"):
-        plugin._refusals(None, None, plugin.features())
+        plugin._refusals(None, None, [IntraTurn()])
 
 
 def test_a_stock_scheduler_is_left_alone(model: Path) -> None:

@@ -97,6 +97,21 @@ async def test_cancelling_aborts_on_the_server(make: Make, stream: bool) -> None
     assert token._callbacks == []
 
 
+async def test_cancelling_before_the_response_begins(make: Make) -> None:
+    s = await make("abc")
+    s.fake.silent = asyncio.Event()
+    token = CancellationToken()
+    task = asyncio.ensure_future(s.client.create([user()], cancellation_token=token))
+    async with asyncio.timeout(5):
+        while not s.fake.bodies:
+            await asyncio.sleep(0.005)
+    token.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 5)
+    assert s.fake.aborts == [s.fake.bodies[0]["rid"]]
+    s.fake.silent.set()
+
+
 async def test_cancelling_in_mid_stream(make: Make) -> None:
     s = await make(Reply(text="abc", interval=30))
     token = CancellationToken()

@@ -14,6 +14,7 @@ import pytest
 
 from flashagents_runtime import _extras, doctor, model_cache, sglang_seams
 from flashagents_runtime._doctor_probe import STAGE, Probe
+from flashagents_runtime.sglang_seams import IMPORT_FAILS
 
 HEALTHY = Probe(device="cpu", shims=["sgl-kernel"], seams=3)
 RELEASES = {
@@ -86,6 +87,13 @@ def test_seams_that_do_not_fit_are_listed(releases: dict[str, str]) -> None:
     report = doctor.examine(lambda: Probe(device="cpu", seams=3, misfits=["sglang.x: not found"]))
     assert not report.ok
     assert "sglang.x: not found" in find(report, "SGLang seams").found
+
+
+def test_a_cuda_build_without_a_driver_is_told_from_another_release(releases: dict[str, str]) -> None:
+    line = f"sglang.x and 29 more: {IMPORT_FAILS}: ModuleNotFoundError: No module named 'common_ops'"
+    report = doctor.examine(lambda: Probe(device="cpu", cuda="13.0", seams=30, misfits=[line]))
+    assert find(report, "SGLang seams").found == line
+    assert "FLASHAGENTS_DEVICE=cpu" in find(report, "SGLang seams").advice
 
 
 def test_a_failing_import_is_reported(releases: dict[str, str]) -> None:

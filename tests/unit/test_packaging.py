@@ -37,7 +37,7 @@ def test_the_pinned_sets_satisfy_the_distribution(name: str) -> None:
         assert requirement.specifier.contains(version), f"{requirement} is pinned to {version} in {name}"
 
 
-@pytest.mark.parametrize("name", ["cpu-nodeps.txt", "test.txt", "dev.txt", "tools.txt"])
+@pytest.mark.parametrize("name", ["cpu-nodeps.txt", "test.txt", "dev.txt", "docs.txt", "tools.txt"])
 def test_everything_else_is_pinned_too(name: str) -> None:
     assert pins(name)
 

@@ -229,6 +229,16 @@ async def test_abort_by_id_ends_the_stream(pair: Pair) -> None:
     assert last.result is not None and last.result.finish_reason == "abort"
 
 
+async def test_only_servers_with_pins_hear_of_closed_sessions(pair: Pair) -> None:
+    await pair.engine.close_session("a")
+    assert pair.fake.engine.closed_sessions == []
+    other = RemoteEngine(pair.engine._server.url)
+    pair.fake.plugin = {"version": "1", "features": {"soft_pins": {"active": True}}, "kv": {}}
+    await other.close_session("a")
+    assert pair.fake.engine.closed_sessions == ["a"]
+    await other.close()
+
+
 async def test_flush_and_close(pair: Pair) -> None:
     assert await pair.engine.flush_cache()
     await pair.engine.close()

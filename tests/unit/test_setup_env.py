@@ -45,26 +45,32 @@ def machine(setup_env: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(setup_env, "uv_settings", lambda python: {})
     monkeypatch.setattr(setup_env, "SPACE_NEEDED", {"cpu": 0, "gpu": 0})
 
-    def prepare(level: int, device: str = "cpu") -> list[str]:
+    def prepare(level: str, device: str = "cpu") -> list[str]:
         commands.clear()
-        setup_env.prepare(setup_env.Environment(tmp_path / "venv", device), level)
+        setup_env.prepare(setup_env.Environment(tmp_path / "venv", device), setup_env.LEVELS[level])
         return list(commands)
 
     return SimpleNamespace(prepare=prepare, fail_on=fail_on, venv=tmp_path / "venv")
 
 
 def test_the_second_run_does_nothing(machine: SimpleNamespace) -> None:
-    first = machine.prepare(0)
+    first = machine.prepare("run")
     assert "-m venv" in first[0]
     assert any("torch==" in command for command in first)
-    assert machine.prepare(0) == []
+    assert machine.prepare("run") == []
 
 
 def test_tests_add_only_their_tools(machine: SimpleNamespace) -> None:
-    machine.prepare(0)
-    added = machine.prepare(1)
+    machine.prepare("run")
+    added = machine.prepare("test")
     assert len(added) == 1
     assert added[0].endswith("test.txt")
+
+
+def test_the_documentation_needs_no_test_tools(machine: SimpleNamespace) -> None:
+    machine.prepare("run")
+    [added] = machine.prepare("docs")
+    assert added.endswith("docs.txt")
 
 
 def test_a_changed_requirement_runs_its_step_alone(
@@ -75,18 +81,18 @@ def test_a_changed_requirement_runs_its_step_alone(
     for file in setup_env.REQUIREMENTS.glob("*.txt"):
         (requirements / file.name).write_bytes(file.read_bytes())
     monkeypatch.setattr(setup_env, "REQUIREMENTS", requirements)
-    machine.prepare(1)
+    machine.prepare("test")
     (requirements / "cpu.txt").write_text("more==1\n")
-    again = machine.prepare(1)
+    again = machine.prepare("test")
     assert len(again) == 1
     assert again[0].endswith("cpu.txt")
 
 
 def test_a_killed_set_up_starts_from_nothing(machine: SimpleNamespace) -> None:
-    machine.prepare(0)
+    machine.prepare("run")
     (machine.venv / ".flashagents" / "installing").touch()
     (machine.venv / "half").touch()
-    assert "-m venv" in machine.prepare(0)[0]
+    assert "-m venv" in machine.prepare("run")[0]
     assert not (machine.venv / "half").exists()
 
 
@@ -95,15 +101,15 @@ def test_a_failed_step_shows_its_log_and_starts_from_nothing(
 ) -> None:
     machine.fail_on.append("torch==")
     with pytest.raises(setup_env.SetupError):
-        machine.prepare(0)
+        machine.prepare("run")
     assert "the reason" in capsys.readouterr().err
     machine.fail_on.clear()
-    assert "-m venv" in machine.prepare(0)[0]
+    assert "-m venv" in machine.prepare("run")[0]
 
 
 def test_without_uv_pip_goes_on(machine: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
     machine.fail_on.append("tools.txt")
-    commands = machine.prepare(0)
+    commands = machine.prepare("run")
     assert "uv is not to be had" in capsys.readouterr().err
     assert all("-m pip install" in command for command in commands[1:])
 
@@ -112,16 +118,16 @@ def test_someone_elses_environment_is_left_alone(machine: SimpleNamespace, setup
     machine.venv.mkdir()
     (machine.venv / "pyvenv.cfg").touch()
     with pytest.raises(setup_env.SetupError, match="was not made by this set-up"):
-        machine.prepare(0)
+        machine.prepare("run")
     assert (machine.venv / "pyvenv.cfg").exists()
 
 
 def test_devices_do_not_mix(machine: SimpleNamespace) -> None:
-    machine.prepare(0)
-    commands = machine.prepare(0, "gpu")
+    machine.prepare("run")
+    commands = machine.prepare("run", "gpu")
     assert "-m venv" in commands[0]
     assert any("--no-deps -r" in command and command.endswith("gpu.txt") for command in commands)
-    assert "-m venv" in machine.prepare(0, "cpu")[0]
+    assert "-m venv" in machine.prepare("run", "cpu")[0]
 
 
 @pytest.mark.parametrize(

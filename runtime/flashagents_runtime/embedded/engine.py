@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..engine_args import check_names
-from ..errors import EngineClosedError, EngineError
+from ..errors import EngineClosedError, EngineError, UnsupportedFeatureError
+from ..html_tables import engine_html
 from ..limits import check_request
 from ..types import Delta, EngineInfo, EngineState, GenerateRequest, Progress, ProgressCallback
 from . import io_thread
@@ -58,6 +59,9 @@ class EmbeddedEngine:
     def __repr__(self) -> str:
         state = "closed" if self._closed else "up" if self._alive() else "not started"
         return f"<EmbeddedEngine {self.model or 'default model'} ({state})>"
+
+    def _repr_html_(self) -> str:
+        return engine_html(self)
 
     @property
     def info(self) -> EngineInfo | None:
@@ -166,10 +170,16 @@ class EmbeddedEngine:
         if self._host is not None:
             io_thread.io_loop().call_soon_threadsafe(self._host.abort, rid)
 
-    async def _call(self, method: str) -> Any:
+    async def close_session(self, session_id: str) -> None:
+        """See `Engine.close_session`."""
+        self._check()
+        if self._host is not None:
+            io_thread.io_loop().call_soon_threadsafe(self._host.close_session, session_id)
+
+    async def _call(self, method: str, **arguments: Any) -> Any:
         await self.start()
         assert self._host is not None
-        return await io_thread.wait(io_thread.submit(self._host.call(method)))
+        return await io_thread.wait(io_thread.submit(self._host.call(method, arguments)))
 
     async def state(self) -> EngineState:
         """See `Engine.state`; starts the engine if need be."""
@@ -183,6 +193,34 @@ class EmbeddedEngine:
     async def flush_cache(self) -> bool:
         """See `Engine.flush_cache`."""
         return bool(await self._call("flush_cache"))
+
+    # ---- adapters
+
+    async def load_lora(self, name: str, path: str | Path, *, pinned: bool = False) -> None:
+        """Load a LoRA adapter while the engine runs; requests may name it from then on.
+
+        Args:
+            name: what requests call it. A member of a sharing group has its group by this name.
+            path: a PEFT folder.
+            pinned: keep it among the adapters of a batch (SGLang's `pinned`).
+
+        Raises:
+            UnsupportedFeatureError: it does not fit the engine, or its sharing group; the engine goes on.
+        """
+        await self._change_lora("load_lora", lora_name=name, lora_path=_absolute(path), pinned=pinned)
+
+    async def unload_lora(self, name: str) -> None:
+        """Unload a LoRA adapter when its requests have ended, and forget what it has cached.
+
+        Raises:
+            UnsupportedFeatureError: there is no such adapter.
+        """
+        await self._change_lora("unload_lora", lora_name=name)
+
+    async def _change_lora(self, method: str, **arguments: Any) -> None:
+        error = await self._call(method, **arguments)
+        if error is not None:
+            raise UnsupportedFeatureError(str(error))
 
     # ---- the end
 
@@ -206,6 +244,11 @@ class EmbeddedEngine:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+
+def _absolute(path: str | Path) -> str:
+    """The host process has another working folder."""
+    return os.path.abspath(os.path.expanduser(os.fspath(path)))
 
 
 _engines: weakref.WeakSet[EmbeddedEngine] = weakref.WeakSet()

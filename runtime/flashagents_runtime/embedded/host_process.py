@@ -19,6 +19,7 @@ from typing import Any
 
 from .. import wire
 from ..errors import EngineClosedError, EngineDiedError, EngineError, EngineStartError, RequestRejectedError
+from ..redact import masked, secret_values
 from ..types import Delta, EngineInfo, GenerateRequest, Progress
 from .host_log import LogPipe, is_noise, last_exception, stage_of
 from .run_dir import RunDir, make_run_dir
@@ -48,6 +49,7 @@ class HostProcess(asyncio.Protocol):
     def __init__(self, model: str, engine_args: dict[str, Any], progress: Callable[[Progress], None]) -> None:
         self._model = model
         self._engine_args = engine_args
+        self._secrets = secret_values(engine_args)
         self._progress = progress
         self._log: deque[str] = deque(maxlen=40)
         self._reader = wire.FrameReader(wire.FromHost)
@@ -114,6 +116,7 @@ class HostProcess(asyncio.Protocol):
         )
 
     def _on_log_line(self, line: str) -> None:
+        line = masked(line, self._secrets)  # SGLang logs all its arguments
         if not is_noise(line):
             self._log.append(line)
         logger.debug("%s", line)
@@ -161,7 +164,7 @@ class HostProcess(asyncio.Protocol):
             if not self._ready.done():
                 self._ready.set_result(message.info)
         else:
-            self._refusal = message.message
+            self._refusal = masked(message.message, self._secrets)
 
     def _on_deltas(self, items: list[tuple[str, Delta]]) -> None:
         streams = self._streams
@@ -197,14 +200,18 @@ class HostProcess(asyncio.Protocol):
         if self._streams.pop(rid, None) is not None:
             self.send(wire.Abort(rid))
 
-    async def call(self, method: Any) -> Any:
+    def close_session(self, session_id: str) -> None:
+        """A prefill session is over."""
+        self.send(wire.CloseSession(session_id))
+
+    async def call(self, method: Any, arguments: dict[str, Any] | None = None) -> Any:
         """Call a method of the host; raises EngineDiedError where it ends before it answers."""
         if self._error is not None:
             raise copy.copy(self._error)
         call_id = next(self._call_ids)
         future: asyncio.Future[Any] = self._loop.create_future()
         self._calls[call_id] = future
-        self.send(wire.Call(call_id, method))
+        self.send(wire.Call(call_id, method, arguments or {}))
         try:
             return await future
         finally:

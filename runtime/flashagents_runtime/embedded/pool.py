@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import EngineClosedError
+from ..html_tables import engine_html
 from ..types import Delta, EngineInfo, EngineState, GenerateRequest, ProgressCallback
 from .engine import EmbeddedEngine
 
@@ -131,6 +132,9 @@ class EngineLease:
         """See `Engine.info`."""
         return self._entry.engine.info
 
+    def _repr_html_(self) -> str:
+        return engine_html(self)
+
     async def start(self, progress: ProgressCallback | None = None) -> EngineInfo:
         """See `Engine.start`."""
         return await self.engine.start(progress)
@@ -146,6 +150,10 @@ class EngineLease:
     async def state(self) -> EngineState:
         """See `Engine.state`."""
         return await self.engine.state()
+
+    async def close_session(self, session_id: str) -> None:
+        """See `Engine.close_session`."""
+        await self.engine.close_session(session_id)
 
     async def flush_cache(self) -> bool:
         """See `Engine.flush_cache`."""

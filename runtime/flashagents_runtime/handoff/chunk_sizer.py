@@ -70,6 +70,18 @@ class PrefillCurve:
             return 0.0
         return _prior(tokens) * self._factor(math.log2(tokens))
 
+    def dearest(self, tokens: int) -> float:
+        """The expected time, but no more than smaller chunks would take for as many tokens, and a fifth.
+
+        A size that happened to be measured behind others would look too dear to be tried again.
+        """
+        seconds = self.seconds(tokens)
+        for bucket in self._known:
+            if 2**bucket < tokens:
+                size = 2**bucket
+                seconds = min(seconds, 1.2 * tokens / size * _prior(size) * self._factors[bucket])
+        return seconds
+
     def _factor(self, place: float) -> float:
         known = self._known
         if not known:
@@ -136,7 +148,7 @@ class ChunkSizer:
     def issued(self, tokens: int) -> None:
         """A chunk with `tokens` of the stream is on its way: book its cost above that of one pass."""
         self._tokens += tokens
-        self._spent += max(self.curve.seconds(tokens) - self.curve.best_rate() * tokens, 0.0)
+        self._spent += max(self.curve.dearest(tokens) - self.curve.best_rate() * tokens, 0.0)
 
     def is_due(self, waiting: int) -> bool:
         """Whether to issue a chunk of the `waiting` tokens now."""
@@ -155,7 +167,7 @@ class ChunkSizer:
                 grace = 0.75 * self.curve.seconds(1)  # of a short stream too, most should be warm
             if not closing:
                 overhead /= 2  # keep some for small chunks at the end
-        cost = self.curve.seconds(waiting)
+        cost = self.curve.dearest(waiting)
         pass_cost = self.curve.best_rate()
         allowed = max(overhead * pass_cost * (self._tokens + waiting), grace)
         return self._spent + cost - pass_cost * waiting <= allowed
@@ -187,7 +199,7 @@ class ChunkSizer:
     def _efficient(self, overhead: float) -> int:
         """The smallest chunk that alone stays within the overhead."""
         best = self.curve.best_rate()
-        sizes = (size for size in _SIZES if self.curve.seconds(size) <= (1 + overhead) * best * size)
+        sizes = (size for size in _SIZES if self.curve.dearest(size) <= (1 + overhead) * best * size)
         return next(sizes, _SIZES[-1])
 
     def _would_be_late(self, waiting: int, left: int) -> bool:

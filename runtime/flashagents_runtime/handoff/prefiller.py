@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from time import monotonic
 
 from ..engine import Engine
+from ..errors import FlashAgentsError
 from ..types import Delta, GenerateRequest
 from .chunk_sizer import ChunkSizer, PrefillCurve
 from .common_prefix import common_prefix
@@ -17,8 +19,10 @@ from .warmup_budget import WarmupBudget
 #: `EngineInfo.features` of servers with our plug-in.
 FEATURE_WARMUP_BUDGET = "warmup_budget"  # the scheduler keeps warm-ups within a share of its time
 FEATURE_INTRA_TURN = "intra_turn"  # requests of one batch share what they have in common
+FEATURE_SOFT_PINS = "soft_pins"  # a session's KV is evicted last, until the session is over
 
 _WORTH_WAITING = 64  # tokens that another session is just computing
+_LARGEST_PASS = 8192  # SGLang's own chunk of a prefill: longer requests bar the way for several passes
 
 
 class Prefiller:
@@ -50,6 +54,8 @@ class Prefiller:
         self._sessions: dict[PrefillSession, None] = {}  # in order of opening
         self._timer: asyncio.TimerHandle | None = None
         self._change: asyncio.Future[None] | None = None
+        self._unpinning: set[asyncio.Task[None]] = set()
+        self._issued = 0  # chunks and real requests so far
 
     def open(
         self,
@@ -60,6 +66,8 @@ class Prefiller:
         routed_dp_rank: int | None = None,
         expected: int | None = None,
         chunk_size: int | None = None,
+        agent: str = "",
+        workflow: str = "",
     ) -> PrefillSession:
         """Open a session; end it with `generate` or `close`.
 
@@ -70,6 +78,8 @@ class Prefiller:
             routed_dp_rank: with data parallelism, the rank that all its requests go to.
             expected: tokens that upstream will write, where that can be guessed.
             chunk_size: for this session alone.
+            agent: whose prompt it is, for traces; that of the real request where it is left out.
+            workflow: the same, of the workflow.
         """
         sizer = ChunkSizer(self.curve, chunk_size or self._chunk_size, expected=expected)
         session = PrefillSession(
@@ -79,6 +89,8 @@ class Prefiller:
             extra_key=extra_key,
             cache_salt=cache_salt,
             routed_dp_rank=routed_dp_rank,
+            agent=agent,
+            workflow=workflow,
         )
         self._sessions[session] = None
         return session
@@ -86,6 +98,7 @@ class Prefiller:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """An ordinary request that has no session; warm-ups make room for it."""
         try:
+            self.issued()
             with self.budget.decode():
                 async with aclosing(self.engine.generate(request)) as stream:
                     async for delta in stream:
@@ -100,8 +113,29 @@ class Prefiller:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        while self._unpinning:
+            await asyncio.wait(self._unpinning)
 
     # For the sessions.
+
+    @property
+    def answers_at_once(self) -> bool:
+        """A real request need not wait for its session's chunk in flight.
+
+        The server cancels the chunk where it has not begun, and shares its work where it has.
+        """
+        return self.has(FEATURE_WARMUP_BUDGET) and self.has(FEATURE_INTRA_TURN)
+
+    def unpin(self, session_id: str) -> None:
+        """A session is over without a real request that would have ended its pin."""
+        if self.has(FEATURE_SOFT_PINS):
+            task = asyncio.get_running_loop().create_task(self._close_session(session_id))
+            self._unpinning.add(task)
+            task.add_done_callback(self._unpinning.discard)
+
+    async def _close_session(self, session_id: str) -> None:
+        with contextlib.suppress(FlashAgentsError):  # the pin runs out by itself
+            await self.engine.close_session(session_id)
 
     def has(self, feature: str) -> bool:
         """Whether the engine's server does this itself."""
@@ -111,9 +145,9 @@ class Prefiller:
         """How many of the waiting tokens a session may prefill now; 0 to be asked again later."""
         if not self.has(FEATURE_INTRA_TURN) and self._in_the_works(session) >= _WORTH_WAITING:
             return 0  # `changed_now` comes when that chunk is done
-        if self.has(FEATURE_WARMUP_BUDGET) or not self.budget.decoding:
-            return waiting
-        delay = self.budget.delay()
+        if not self.budget.decoding:
+            return min(waiting, _LARGEST_PASS)
+        delay = 0.0 if self.has(FEATURE_WARMUP_BUDGET) else self.budget.delay()
         if delay > 0:
             self._wake_in(delay)
             return 0
@@ -125,10 +159,25 @@ class Prefiller:
             return 0.0
         return self.budget.charge(self.curve.seconds(tokens))
 
-    def observe(self, charged: float, tokens: int, seconds: float) -> None:
-        """A chunk has taken `seconds` and computed `tokens`."""
-        self.curve.observe(tokens, seconds)
+    def issued(self) -> int:
+        """A chunk or a real request goes out; returns what `observe` wants to know of it."""
+        self._issued += 1
+        return self._issued if self._nothing_in_flight() else -1
+
+    def observe(self, charged: float, tokens: int, seconds: float, issued: int) -> None:
+        """A chunk has taken `seconds` and computed `tokens`.
+
+        Waiting says nothing about the prefill: for other requests of this process, or because the server
+        holds warm-ups back beside decodes. There only a shorter time than expected is learnt from.
+        """
+        held = self.has(FEATURE_WARMUP_BUDGET) and self.budget.decoding
+        alone = issued == self._issued and self._nothing_in_flight()
+        if (alone and not held) or seconds < self.curve.seconds(tokens):
+            self.curve.observe(tokens, seconds)
         self.budget.correct(charged, seconds)
+
+    def _nothing_in_flight(self) -> bool:
+        return all(session.in_flight is None for session in self._sessions)
 
     def observe_gap(self, seconds: float) -> None:
         """A real request came `seconds` after its upstream had ended."""
@@ -183,4 +232,4 @@ class Prefiller:
         self.changed_now()
 
 
-__all__ = ["FEATURE_INTRA_TURN", "FEATURE_WARMUP_BUDGET", "Prefiller"]
+__all__ = ["FEATURE_INTRA_TURN", "FEATURE_SOFT_PINS", "FEATURE_WARMUP_BUDGET", "Prefiller"]

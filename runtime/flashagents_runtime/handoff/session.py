@@ -17,6 +17,7 @@ from ..types import Delta, GenerateRequest, GenerateResult, SamplingParams
 from .chunk_sizer import ChunkSizer
 from .common_prefix import common_prefix
 from .intervals import Intervals
+from .session_trace import trace_chunk, trace_end
 
 if TYPE_CHECKING:
     from .prefiller import Prefiller
@@ -65,6 +66,7 @@ class _Chunk:
     started: float
     charged: float
     timed: bool
+    issued: int
     task: asyncio.Task[GenerateResult | None] = field(init=False)
 
 
@@ -95,6 +97,8 @@ class PrefillSession:
         session_id: sent with every request (`GenerateRequest.session_id`).
         figures: counts so far.
         error: why warming has stalled; None where it has not.
+        agent, workflow: whose prompt it is, for traces; "" where that was not said.
+        rid: of the real request; "" before `generate`.
     """
 
     def __init__(
@@ -106,7 +110,11 @@ class PrefillSession:
         extra_key: str | None = None,
         cache_salt: str | None = None,
         routed_dp_rank: int | None = None,
+        agent: str = "",
+        workflow: str = "",
     ) -> None:
+        self.agent, self.workflow = agent, workflow
+        self.rid = ""
         self.session_id = uuid.uuid4().hex
         self.figures = SessionFigures()
         self.error: FlashAgentsError | None = None
@@ -123,6 +131,7 @@ class PrefillSession:
         self._chunk: _Chunk | None = None
         self._leaving: set[asyncio.Task[GenerateResult | None]] = set()  # aborted, not yet gone
         self._state: State = "idle"
+        self._answered = False  # the real request has come to its end
 
     @property
     def state(self) -> State:
@@ -143,6 +152,10 @@ class PrefillSession:
     def in_flight(self) -> list[int] | None:
         """The prompt of the chunk in flight."""
         return None if self._chunk is None else self._chunk.ids
+
+    def prefilled(self, start: int, end: int) -> int:
+        """How many of the prompt's tokens at positions `[start, end)` this session has computed."""
+        return self._by_us.total(end) - self._by_us.total(start)
 
     def namespace(self) -> tuple[object, ...]:
         """Sessions with equal values share the radix cache."""
@@ -174,7 +187,10 @@ class PrefillSession:
         self._target = list(ids)
         self._guessed = len(ids)
         self._flushing = "no"
-        self.pump()
+        if self._is_due():
+            # Not at once: what makes the forecast starts the upstream agent next, and beside its decode a
+            # chunk is made smaller.
+            asyncio.get_running_loop().call_soon(self.pump)
 
     def flush(self, *, always: bool = False) -> None:
         """Nothing more comes for now: issue what waits, where that is worth a request of its own.
@@ -209,8 +225,9 @@ class PrefillSession:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """Send the real prompt; the session is closed when the stream ends, in whatever way.
 
-        A chunk in flight that is of use is waited for, since an engine shares its work only when it
-        is done; any other is aborted. `usage.prewarmed_tokens` of the result is filled in.
+        A chunk in flight that is of use is waited for, since a plain engine shares its work only when it
+        is done (`Prefiller.answers_at_once`); any other is aborted. `usage.prewarmed_tokens` of the result
+        is filled in.
 
         Args:
             request: an ordinary request with the canonical tokens of the whole prompt. Its
@@ -223,13 +240,14 @@ class PrefillSession:
         """
         self._check_open()
         request = self._adopt(request)
-        self._state = "generating"
+        self._state, self.rid = "generating", request.rid
         if self._flushing == "worth" and self._flushed_at is not None:
             self._prefiller.observe_gap(self._prefiller.clock() - self._flushed_at)
         try:
             self._keep(request.input_ids)
-            if self._chunk is not None:
+            if self._chunk is not None and not self._prefiller.answers_at_once:
                 await asyncio.wait([self._chunk.task])
+            self._prefiller.issued()
             with self._prefiller.budget.decode():
                 async with aclosing(self._prefiller.engine.generate(request)) as stream:
                     async for delta in stream:
@@ -248,6 +266,9 @@ class PrefillSession:
             if self._chunk is not None:
                 self._abort_chunk()
             self.figures.wasted = self.figures.computed - self.figures.prewarmed
+            if self.figures.chunks and not self._answered:
+                self._prefiller.unpin(self.session_id)
+            trace_end(self, self._prefiller)
             self._prefiller.forget(self)
 
     async def close(self) -> None:
@@ -265,6 +286,8 @@ class PrefillSession:
         for name in ("lora", "extra_key", "cache_salt", "routed_dp_rank"):
             mine, theirs = getattr(self, name), getattr(request, name)
             if theirs is not None and theirs != mine:
+                if name in ("extra_key", "cache_salt"):  # a tenant's secrets
+                    raise ValueError(f"the request's {name} is not that of its session")
                 raise ValueError(f"the request has {name}={theirs!r}, but its session {mine!r}")
             changes[name] = mine
         return msgspec.structs.replace(request, **changes)
@@ -272,6 +295,7 @@ class PrefillSession:
     def _count(self, delta: Delta) -> Delta:
         """The last delta, with the tokens that this session prewarmed."""
         assert delta.result is not None
+        self._answered = True
         usage = delta.result.usage
         ours = self._by_us.total(usage.cached_tokens)
         figures = self.figures
@@ -322,7 +346,8 @@ class PrefillSession:
         )
         charged = self._prefiller.charge(end - self._warm)
         timed = self._prefiller.engine.info is not None
-        self._chunk = _Chunk(ids, self._warm, end, self._prefiller.clock(), charged, timed)
+        issued = self._prefiller.issued()
+        self._chunk = _Chunk(ids, self._warm, end, self._prefiller.clock(), charged, timed, issued)
         self._chunk.task = asyncio.get_running_loop().create_task(self._prefill(request))
         self._chunk.task.add_done_callback(self._done)
         self.figures.chunks += 1
@@ -339,6 +364,7 @@ class PrefillSession:
         assert chunk is not None
         self.figures.aborted_chunks += 1
         self.figures.computed += len(chunk.ids) - chunk.warm
+        trace_chunk(self, self._prefiller, chunk, "cancelled", len(chunk.ids) - chunk.warm)
         self._leaving.add(chunk.task)
         chunk.task.cancel()
 
@@ -360,7 +386,10 @@ class PrefillSession:
         result = None if task.cancelled() or error is not None else task.result()
         if result is None or result.finish_reason == "abort":
             self.figures.aborted_chunks += 1
+            if self._state == "generating" and self._prefiller.answers_at_once:
+                return  # cancelled by the server, which does so before a chunk has begun
             self.figures.computed += len(chunk.ids) - chunk.warm
+            trace_chunk(self, self._prefiller, chunk, "failed", len(chunk.ids) - chunk.warm)
             if self._state == "idle":
                 self._state = "stalled"
             if isinstance(error, FlashAgentsError):
@@ -370,12 +399,13 @@ class PrefillSession:
             return
         cached, end = min(result.usage.cached_tokens, len(chunk.ids)), len(chunk.ids)
         self.figures.computed += end - cached
+        trace_chunk(self, self._prefiller, chunk, "done", end - cached)
         self._warm = max(self._warm, chunk.valid)
         self._by_us.add(cached, chunk.valid)
         self._prefiller.tell_others(self, chunk.ids)
         if chunk.timed:
             self.figures.seconds += seconds
-            self._prefiller.observe(chunk.charged, end - cached, seconds)
+            self._prefiller.observe(chunk.charged, end - cached, seconds, chunk.issued)
 
 
 __all__ = ["PrefillSession", "SessionFigures", "State"]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import sglang_seams as seams
+from ..lora_sharing.arguments import take_arguments
 from ..plugin import CACHE_BACKEND, register
 from .children import run_detokenizer_process, run_scheduler_process
 
@@ -57,8 +58,14 @@ def build_engine(
 
     seams.require_version()
     engine_class = seams.symbol(_ENGINE)
+    try:
+        args = {
+            **default_args(torch.cuda.is_available()),
+            **take_arguments(user_args, cuda=torch.cuda.is_available()),
+        }
+    except ValueError as e:
+        raise BadArgumentError(str(e)) from e
     register()
-    args = {**default_args(torch.cuda.is_available()), **user_args}
     if args.get("incremental_streaming_output") is not True:
         raise BadArgumentError("incremental_streaming_output=False cannot be had: the client takes deltas")
     if not torch.cuda.is_available() and os.environ.get("FLASHAGENTS_START_METHOD", "fork") == "fork":

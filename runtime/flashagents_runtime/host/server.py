@@ -11,6 +11,7 @@ from typing import Any, cast
 from .. import sglang_seams as seams
 from .. import wire
 from .._version import __version__
+from ..redact import without_secrets
 from ..types import Delta, EngineInfo, GenerateRequest
 from .answers import Parsers
 from .outputs import Rejected, to_delta, to_sglang_request
@@ -37,6 +38,7 @@ class Server(asyncio.Protocol):
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._aborting: set[str] = set()
+        self._close_session_req = seams.symbol("sglang.srt.managers.io_struct.CloseSessionReqInput")
         self.closed: asyncio.Future[None] = self._loop.create_future()
 
     # ---- asyncio.Protocol
@@ -65,6 +67,8 @@ class Server(asyncio.Protocol):
         elif isinstance(message, wire.Abort):
             if message.rid in self._tasks:
                 self._spawn(self._abort(message.rid, self._tasks[message.rid]))
+        elif isinstance(message, wire.CloseSession):
+            self._spawn(self._manager.close_session(self._close_session_req(session_id=message.session_id)))
         elif isinstance(message, wire.Call):
             self._spawn(self._answer(message))
 
@@ -124,13 +128,15 @@ class Server(asyncio.Protocol):
     # ---- calls
 
     async def _answer(self, call: wire.Call) -> None:
-        methods: dict[str, Callable[[], Awaitable[Any]]] = {
+        methods: dict[str, Callable[..., Awaitable[Any]]] = {
             "state": self._state,
             "flush_cache": self._flush_cache,
             "internal_state": self.internal_state,
+            "load_lora": self._load_lora,
+            "unload_lora": self._unload_lora,
         }
         try:
-            value = await methods[call.method]()
+            value = await methods[call.method](**call.arguments)
         except Exception as e:
             logger.exception("call %s failed", call.method)
             self.send(wire.Answer(call.id, error=f"{call.method}: {type(e).__name__}: {e}"))
@@ -142,7 +148,7 @@ class Server(asyncio.Protocol):
         states = await self._manager.get_internal_state()
         to_builtins = seams.symbol("sglang.srt.utils.msgspec_utils.msgspec_to_builtins")
         out: dict[str, Any] = to_builtins(states[0])
-        return out
+        return without_secrets(out)  # SGLang's arguments are in it
 
     async def _state(self) -> dict[str, int]:
         ours = (await self.internal_state()).get("flashagents")
@@ -167,6 +173,18 @@ class Server(asyncio.Protocol):
     async def _flush_cache(self) -> bool:
         return bool((await self._manager.flush_cache()).success)
 
+    async def _load_lora(self, **fields: Any) -> str | None:
+        """None, or why the adapter was not loaded."""
+        request = seams.symbol("sglang.srt.managers.io_struct.LoadLoRAAdapterReqInput")(**fields)
+        result = await self._manager.load_lora_adapter(request, None)
+        return None if result.success else str(result.error_message)
+
+    async def _unload_lora(self, **fields: Any) -> str | None:
+        """None, or why the adapter was not unloaded."""
+        request = seams.symbol("sglang.srt.managers.io_struct.UnloadLoRAAdapterReqInput")(**fields)
+        result = await self._manager.unload_lora_adapter(request, None)
+        return None if result.success else str(result.error_message)
+
     async def info(self) -> EngineInfo:
         """What the engine is; asks the scheduler, so it proves that the engine answers."""
         import torch
@@ -178,6 +196,8 @@ class Server(asyncio.Protocol):
             features.append("lora")
         if ours is not None:
             features += [name for name, entry in ours["features"].items() if entry["active"]]
+            sharing = ours["features"].get("lora_sharing")
+            features += [f"lora_sharing={sharing['scheme']}"] if sharing is not None else []
         return EngineInfo(
             kind="embedded",
             model=self._model,

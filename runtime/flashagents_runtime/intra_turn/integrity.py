@@ -55,6 +55,9 @@ def _findings(s: Any) -> Iterator[str]:
     for req in holders:
         yield from _row_findings(s, tree, req, page, own)
     yield from _lock_findings(tree, holders)
+    pins = getattr(tree, "pins", None)
+    if pins is not None:
+        yield from pins.findings(set(nodes(tree)))
     publisher = getattr(tree, "intra_turn", None)
     if publisher is not None and publisher.slots:
         yield f"published slots of {len(publisher.slots)} requests were never handed out"

@@ -15,6 +15,7 @@ from typing import Any
 from .radix_cache import cache_class
 
 WRITES_BEFORE_IT_ATTENDS = {
+    ("flashagents_runtime.lora_sharing.attention", "SharedAttention"): "flashagents",
     ("sglang.srt.layers.attention.flashattention_backend", "FlashAttentionBackend"): "fa3",
     ("sglang.srt.layers.attention.torch_native_backend", "TorchNativeAttnBackend"): "torch_native",
     ("sglang.srt.layers.attention.triton_backend", "TritonAttnBackend"): "triton",

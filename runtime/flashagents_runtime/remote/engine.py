@@ -5,22 +5,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 
 from .._version import __version__
-from ..errors import EngineDiedError, EngineError, EngineStartError, RequestRejectedError
+from ..errors import (
+    EngineClosedError,
+    EngineDiedError,
+    EngineError,
+    EngineStartError,
+    FlashAgentsError,
+    RequestRejectedError,
+)
 from ..host.outputs import Rejected, request_fields, to_delta
+from ..html_tables import engine_html
 from ..limits import check_request
 from ..types import Delta, EngineInfo, EngineState, GenerateRequest, Progress, ProgressCallback
 from .answers import RemoteAnswer
 from .http import Server
-from .outputs import EventReader, Increments
+from .outputs import EventReader, Increments, check_output
 
 _ABORT_SECONDS = 2.0
+_MAX_TEXT = 64 << 20  # characters of one answer
 
 
 class RemoteEngine:
@@ -68,6 +78,9 @@ class RemoteEngine:
     def __repr__(self) -> str:
         return f"<RemoteEngine {self._server.url}>"
 
+    def _repr_html_(self) -> str:
+        return engine_html(self)
+
     @property
     def info(self) -> EngineInfo | None:
         """What the server is; None before `start`."""
@@ -82,32 +95,57 @@ class RemoteEngine:
         try:
             model = await self._server.json("GET", "/model_info")
             server = await self._server.json("GET", "/server_info")
-        except EngineDiedError as e:
-            raise EngineStartError(str(e)) from e
+        except EngineClosedError:
+            raise
         except RequestRejectedError as e:
             raise EngineStartError(f"{e} (is it an SGLang server?)") from e
+        except EngineError as e:
+            raise EngineStartError(str(e)) from e
         if not isinstance(model, dict) or not isinstance(server, dict) or "model_path" not in model:
             raise EngineStartError(f"{self._server.url} is no SGLang server: it does not name its model")
-        self._tool_parser = model.get("tool_call_parser")
-        self._reasoning_parser = model.get("reasoning_parser")
+        try:
+            with _read_as_sglangs(self._server.url):
+                info = _info(model, server)
+        except EngineStartError:
+            raise
+        except EngineError as e:
+            raise EngineStartError(str(e)) from e
+        self._tool_parser = _name(model.get("tool_call_parser"))
+        self._reasoning_parser = _name(model.get("reasoning_parser"))
         self._incremental = bool(server.get("incremental_streaming_output"))
         self._total_tokens = int(server.get("max_total_num_tokens") or 0)
-        self._info = _info(model, server)
+        self._info = info
         if progress is not None:
             progress(Progress("Ready", 1.0))
         return self._info
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """See `Engine.generate`."""
-        check_request(request, await self.start())
+        info = await self.start()
+        check_request(request, info)
         answer = RemoteAnswer(self._server, request, self._tool_parser, self._reasoning_parser)
         increments = None if self._incremental else Increments()
-        async with self._server.open("POST", "/generate", request_fields(answer.request)) as response:
+
+        async def give_up() -> None:
+            # Before the connection closes: a server forgets a request whose client has gone, and then
+            # ignores its abort, but its scheduler goes on to generate.
+            with contextlib.suppress(EngineError, TimeoutError):
+                async with asyncio.timeout(_ABORT_SECONDS):
+                    await self._post_abort(request.rid)
+
+        fields = request_fields(answer.request)
+        async with self._server.open("POST", "/generate", fields, on_leave=give_up) as response:
             left = True
+            tokens = characters = 0
             try:
                 async for out in _events(response, self._server.url):
-                    out = out if increments is None else increments.next(out)
-                    delta = await answer.read(_delta(out, request, request.rid in self._aborting))
+                    if out.get("error") is not None:
+                        raise self._error(out["error"])
+                    delta = _delta(out, increments, request, request.rid in self._aborting)
+                    tokens, characters = tokens + len(delta.token_ids), characters + len(delta.text)
+                    if tokens > info.context_length or characters > _MAX_TEXT:
+                        raise EngineError(f"{self._server.url} sent a longer answer than its context holds")
+                    delta = await answer.read(delta)
                     left = delta.result is None
                     yield delta
                     if not left:
@@ -119,11 +157,15 @@ class RemoteEngine:
             finally:
                 self._aborting.discard(request.rid)
                 if left:
-                    # Before the connection closes: a server forgets a request whose client has gone, and
-                    # then ignores its abort, but its scheduler goes on to generate.
-                    with contextlib.suppress(EngineError, TimeoutError):
-                        async with asyncio.timeout(_ABORT_SECONDS):
-                            await self._post_abort(request.rid)
+                    await give_up()
+
+    def _error(self, error: Any) -> EngineError:
+        """What the server puts into the stream where a request fails in the middle."""
+        entry = error if isinstance(error, dict) else {"message": error}
+        code = entry.get("code")
+        message = self._server.masked(str(entry.get("message") or error)[:2000])
+        refused = isinstance(code, int) and 400 <= code < 500
+        return RequestRejectedError(message) if refused else EngineError(message)
 
     async def abort(self, rid: str) -> None:
         """See `Engine.abort`."""
@@ -134,23 +176,32 @@ class RemoteEngine:
         async with self._server.open("POST", "/abort_request", {"rid": rid}):
             pass
 
+    async def close_session(self, session_id: str) -> None:
+        """See `Engine.close_session`; only servers with our plug-in are told."""
+        if "soft_pins" in (await self.start()).features:
+            async with self._server.open("POST", "/close_session", {"session_id": session_id}):
+                pass
+
     async def state(self) -> EngineState:
         """See `Engine.state`; without the plug-in, what is cached counts as free."""
         await self.start()
         server = await self._server.json("GET", "/server_info")
-        ours = _plugin(server)
-        if ours is not None:
-            return EngineState(**ours["kv"])
-        loads = (await self._server.json("GET", "/v1/loads?include=core")).get("loads") or [{}]
-        used = sum(int(load.get("num_used_tokens") or 0) for load in loads)
-        return EngineState(
-            kv_total=self._total_tokens,
-            kv_used=used,
-            kv_cached=0,
-            kv_free=max(self._total_tokens - used, 0),
-            running=sum(int(load.get("num_running_reqs") or 0) for load in loads),
-            waiting=sum(int(load.get("num_waiting_reqs") or 0) for load in loads),
-        )
+        with _read_as_sglangs(self._server.url):
+            ours = _plugin(server)
+            if ours is not None:
+                return msgspec.convert(ours["kv"], EngineState)
+        answer = await self._server.json("GET", "/v1/loads?include=core")
+        with _read_as_sglangs(self._server.url):
+            loads = answer.get("loads") or [{}]
+            used = sum(int(load.get("num_used_tokens") or 0) for load in loads)
+            return EngineState(
+                kv_total=self._total_tokens,
+                kv_used=used,
+                kv_cached=0,
+                kv_free=max(self._total_tokens - used, 0),
+                running=sum(int(load.get("num_running_reqs") or 0) for load in loads),
+                waiting=sum(int(load.get("num_waiting_reqs") or 0) for load in loads),
+            )
 
     async def flush_cache(self) -> bool:
         """See `Engine.flush_cache`."""
@@ -186,12 +237,30 @@ async def _events(response: aiohttp.ClientResponse, url: str) -> AsyncGenerator[
         raise EngineError(f"{url} sent what is no answer of SGLang: {e}") from e
 
 
-def _delta(out: dict[str, Any], request: GenerateRequest, aborted: bool) -> Delta:
-    error = out.get("error")
-    if error is not None:
-        code = int(error.get("code") or 500)
-        message = str(error.get("message") or error)
-        raise RequestRejectedError(message) if code < 500 else EngineError(message)
+@contextlib.contextmanager
+def _read_as_sglangs(url: str) -> Iterator[None]:
+    """Around code that takes a server's word for its form: an EngineError where it has another."""
+    try:
+        yield
+    except FlashAgentsError:
+        raise
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError) as e:
+        raise EngineError(f"{url} answered otherwise than SGLang does: {e!r:.500}") from e
+
+
+def _name(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _delta(
+    out: dict[str, Any], increments: Increments | None, request: GenerateRequest, aborted: bool
+) -> Delta:
+    try:
+        check_output(out)
+    except ValueError as e:
+        raise EngineError(str(e)) from None
+    if increments is not None:
+        out = increments.next(out)
     try:
         return to_delta(out, request.logprobs, aborted=aborted)
     except Rejected as e:

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import ssl
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 
 from ..errors import EngineClosedError, EngineDiedError, EngineError, RequestRejectedError
+from ..redact import masked
 
 _TRIES = 3
 _PAUSE_SECONDS = 0.2
+_MAX_BODY = 64 << 20  # bytes of one answer in JSON; SGLang's are some kilobytes
+_MAX_REFUSAL = 8192  # bytes; what a server says beyond that of an error is not read
 
 
 class Server:
     """A server's address, with what every request to it needs.
 
+    It follows no redirect and keeps no cookie: prompts and key go to this address alone.
+
     Args:
-        url: such as "http://127.0.0.1:30000".
+        url: such as "http://127.0.0.1:30000"; without user, password or query, which would be shown.
         api_key: sent as a bearer token; never shown.
         tls: for servers whose certificate the system does not know.
         connect_timeout: seconds until a connection must stand.
@@ -36,9 +43,8 @@ class Server:
         connect_timeout: float,
         read_timeout: float,
     ) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise ValueError(f"{url!r} is no URL of a server: it starts with http:// or https://")
-        self.url = url.rstrip("/")
+        self.url = _checked_url(url)
+        self._secrets = [api_key] if api_key else []
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._tls = tls
         self._timeout = aiohttp.ClientTimeout(
@@ -55,17 +61,28 @@ class Server:
         session = self._sessions.get(loop)
         if session is None or session.closed:
             connector = aiohttp.TCPConnector(limit=0, ssl=self._tls if self._tls is not None else True)
-            session = aiohttp.ClientSession(connector=connector, headers=self._headers, timeout=self._timeout)
+            session = aiohttp.ClientSession(
+                connector=connector,
+                headers=self._headers,
+                timeout=self._timeout,
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
             self._sessions[loop] = session
         return session
 
     @contextlib.asynccontextmanager
     async def open(
-        self, method: str, path: str, body: dict[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        on_leave: Callable[[], Awaitable[None]] | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """A response whose status is 200.
 
         Tried again where the server could not be reached or was overloaded: nothing was generated then.
+        A caller that is cancelled before the response begins has `on_leave` awaited while the connection is
+        still open.
 
         Raises:
             RequestRejectedError: the server refused the request (4xx).
@@ -75,7 +92,8 @@ class Server:
         for attempt in range(_TRIES):
             last = attempt == _TRIES - 1
             try:
-                response = await self._session().request(method, self.url + path, json=body)
+                request = self._session().request(method, self.url + path, json=body, allow_redirects=False)
+                response = await _left(request, on_leave)
             except aiohttp.SocketTimeoutError as e:  # it has the request, and may be at work on it
                 raise EngineDiedError(f"the server {self.url} is silent: {e}") from e
             except aiohttp.ClientSSLError as e:  # trying again would not help
@@ -91,16 +109,45 @@ class Server:
                         yield response
                         return
                     if response.status != 503 or last:
-                        raise await _refusal(self.url + path, response)
+                        raise await self._refusal(path, response)
             await asyncio.sleep(_PAUSE_SECONDS * 2**attempt)
 
     async def json(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """The JSON value of a response; raises as `open`."""
         async with self.open(method, path, body) as response:
+            content = await self._read(path, response, _MAX_BODY + 1)
+            if len(content) > _MAX_BODY:
+                raise EngineError(f"{self.url}{path} answered with more than {_MAX_BODY >> 20} MiB")
             try:
-                return await response.json(content_type=None)
-            except (ValueError, aiohttp.ClientError) as e:
+                return json.loads(content)
+            except (ValueError, RecursionError) as e:
                 raise EngineError(f"{self.url}{path} did not answer in JSON: is it an SGLang server?") from e
+
+    def masked(self, text: str) -> str:
+        """What the server said, without our key: it may have repeated it."""
+        return masked(text, self._secrets)
+
+    async def _read(self, path: str, response: aiohttp.ClientResponse, limit: int) -> bytes:
+        """The body's first `limit` bytes."""
+        content = bytearray()
+        try:
+            while len(content) < limit and (block := await response.content.read(1 << 16)):
+                content += block
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as e:
+            raise EngineDiedError(f"the answer of {self.url}{path} broke off: {e!r}") from e
+        return bytes(content[:limit])
+
+    async def _refusal(self, path: str, response: aiohttp.ClientResponse) -> EngineError:
+        content = await self._read(path, response, _MAX_REFUSAL)
+        text = self.masked(content.decode(errors="replace"))[:2000]
+        message = f"{self.url}{path} answered {response.status}: {text}"
+        if response.status in (401, 403):
+            return EngineError(f"{message} (the API key is missing or wrong)")
+        if 300 <= response.status < 400:
+            return EngineError(f"{message} (redirects are not followed: give the server's own address)")
+        if 400 <= response.status < 500:
+            return RequestRejectedError(message)
+        return EngineError(message)
 
     async def close(self) -> None:
         """Close the sessions; those of other loops are closed there."""
@@ -114,6 +161,23 @@ class Server:
                 session.connector._close()
 
 
+def _checked_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018  # raises where it is no number
+    except ValueError as e:
+        raise ValueError(f"this is no URL of a server: {e}") from None
+    # Without the URL itself: what should not be in it is a secret most times.
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        raise ValueError(
+            "the URL of a server holds no user, password or query: give the key as api_key, and what comes "
+            "before ?, # and after @ as the URL"
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{url!r} is no URL of a server: it starts with http:// or https://")
+    return url.rstrip("/")
+
+
 def _tls_message(url: str, error: aiohttp.ClientSSLError) -> str:
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return (
@@ -124,14 +188,24 @@ def _tls_message(url: str, error: aiohttp.ClientSSLError) -> str:
     return f"no TLS connection to {url}: {error} (does the server speak https, or http?)"
 
 
-async def _refusal(url: str, response: aiohttp.ClientResponse) -> EngineError:
-    text = (await response.text())[:2000]
-    message = f"{url} answered {response.status}: {text}"
-    if response.status in (401, 403):
-        return EngineError(f"{message} (the API key is missing or wrong)")
-    if 400 <= response.status < 500:
-        return RequestRejectedError(message)
-    return EngineError(message)
-
-
 __all__ = ["Server"]
+
+
+async def _left(
+    request: Coroutine[Any, Any, aiohttp.ClientResponse], on_leave: Callable[[], Awaitable[None]] | None
+) -> aiohttp.ClientResponse:
+    """Await a request in a task of its own, which outlives a cancellation by what `on_leave` takes."""
+    if on_leave is None:
+        return await request
+    task = asyncio.ensure_future(request)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        try:
+            await on_leave()
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled() and task.exception() is None:
+                task.result().close()
+        raise

@@ -1,4 +1,4 @@
-"""Random admissions, sharing trees, aborts, retractions and finishes against `KvModel`, step by step.
+"""Random admissions, sharing trees, prefill sessions, aborts, retractions and finishes against `KvModel`.
 
 After every step each slot has one owner, each lock a holder, and each slot holds what its prefix means.
 At the end every answer that was not cut short is the one that stock gives.
@@ -37,11 +37,13 @@ class Machine(RuleBasedStateMachine):
     answers: ClassVar[dict[Any, list[int]]] = {}
     """What stock answers, by namespace and prompt, as far as it was asked."""
     count: ClassVar[int] = 0
+    late: ClassVar[float] = 0.0
 
     def __init__(self) -> None:
         super().__init__()
         self.sent: dict[str, Request] = {}
         self.cut: set[str] = set()
+        self.prompts: dict[str, list[int]] = {}
 
     @initialize(fresh=st.booleans(), seed=seeds)
     def start(self, fresh: bool, seed: int) -> None:
@@ -73,6 +75,37 @@ class Machine(RuleBasedStateMachine):
             self.sent[request.rid] = request
             self.harness.submit(request)
 
+    @rule(session=st.sampled_from("pqr"), name=st.sampled_from(sorted(SEGMENTS)), rebased=st.booleans())
+    def warm_up(self, session: str, name: str, rebased: bool) -> None:
+        """A session's prompt grows by a segment, or starts anew, and is prefilled: its pin moves."""
+        prompt = ([] if rebased else self.prompts.get(session, [])) + SEGMENTS[name]
+        if len(prompt) < 300:
+            self.prompts[session] = prompt
+            self.send(prompt, session, 0)
+
+    @rule(session=st.sampled_from("pqr"), tokens=st.sampled_from([1, 4]))
+    def answer(self, session: str, tokens: int) -> None:
+        """The final request of a session, whose last warm-up may still wait: it is cancelled then."""
+        if session in self.prompts:
+            self.send([*self.prompts.pop(session), 7], session, tokens)
+
+    @rule(session=st.sampled_from("pqr"))
+    def close(self, session: str) -> None:
+        from sglang.srt.managers.io_struct import CloseSessionReqInput
+
+        self.harness.send(CloseSessionReqInput(session_id=session))
+
+    @rule()
+    def expire(self) -> None:
+        """The pins of now are a minute older."""
+        type(self).late += 60.0
+
+    def send(self, prompt: list[int], session: str, tokens: int) -> None:
+        type(self).count += 1
+        request = Request(f"m{self.count:06d}", prompt, tokens, session_id=session)
+        self.sent[request.rid] = request
+        self.harness.submit(request)
+
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
         if self.sent:
@@ -101,7 +134,8 @@ class Machine(RuleBasedStateMachine):
         tree, allocator = s.scheduler.tree_cache, s.scheduler.token_to_kv_pool_allocator
         assert tree.protected_size() == 0
         assert allocator.available_size() + tree.evictable_size() == s.scheduler.max_total_num_tokens
-        whole = [r for rid, r in self.sent.items() if rid not in self.cut and rid in s.reqs]
+        done = [r for rid, r in self.sent.items() if rid not in self.cut and rid in s.reqs]
+        whole = [r for r in done if r.max_new_tokens > 0]
         got = {r.rid: s.output(r.rid) for r in whole}
         s.reqs.clear()
         self.ask_stock(whole)
@@ -120,7 +154,12 @@ class Machine(RuleBasedStateMachine):
         s = self.harness
         publisher(s).enabled = False
         s.flush()
-        s.submit(*[replace(r, rid=f"stock{r.rid}", logprob_start_len=None) for r in longest.values()])
+        s.submit(
+            *[
+                replace(r, rid=f"stock{r.rid}", logprob_start_len=None, session_id=None)
+                for r in longest.values()
+            ]
+        )
         s.run()
         self.answers.update({key: s.output(f"stock{r.rid}") for key, r in longest.items()})
         s.reqs.clear()
@@ -140,7 +179,8 @@ def _key(r: Request) -> Any:
     ],
     ids=["page1", "page1-overlap", "page16-overlap", "page16-mixed-lpm"],
 )
-def test_machine(model: Path, configuration: dict[str, Any]) -> None:
+def test_machine(model: Path, configuration: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLASHAGENTS_WARMUP_SHARE", "0.05")
     with SchedulerHarness(
         model,
         check=KvModel(),
@@ -149,12 +189,20 @@ def test_machine(model: Path, configuration: dict[str, Any]) -> None:
         max_running_requests=8,
         **configuration,
     ) as s:
-        machine = type("Example", (Machine,), {"harness": s, "answers": {}})
+        machine: Any = type("Example", (Machine,), {"harness": s, "answers": {}})
+        cache = s.scheduler.tree_cache
+
+        def clock() -> float:
+            """5 ms a step."""
+            return 0.005 * len(s.steps) + float(machine.late)
+
+        cache.pins._clock = cache.gate._clock = cache.gate.budget._clock = clock
+        cache.gate._processed_at = cache.gate.budget._at = 0.0
         run_state_machine_as_test(
             machine,
             settings=settings(
-                max_examples=8,
-                stateful_step_count=10,
+                max_examples=10,
+                stateful_step_count=14,
                 deadline=None,
                 derandomize=True,
                 database=None,
@@ -163,3 +211,4 @@ def test_machine(model: Path, configuration: dict[str, Any]) -> None:
         )
         assert publisher(s).figures.published_requests > 10
         assert publisher(s).figures.shared_in_turn > 0
+        assert cache.gate.figures.beside_decodes > 0

@@ -1,0 +1,201 @@
+"""One conversation, A then B, with the overlap or without it, on the clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from flashagents_runtime import Delta, Engine, GenerateRequest, GenerateResult, SamplingParams, Usage
+from flashagents_runtime.chat import ChatMessage
+from flashagents_runtime.chat_tokenizer import HFChatTokenizer
+from flashagents_runtime.handoff import (
+    CutRules,
+    Downstream,
+    Handoff,
+    Prefiller,
+    SessionFigures,
+    forecast_messages,
+    slot_marker,
+    warm_up,
+)
+
+from .model import Texts
+
+
+@dataclass
+class Script:
+    """What the two agents are told and say.
+
+    `said` is A's answer, one piece a token: the weights may be random, so what A decodes is replaced piece
+    by piece, and only its timing is A's. `told` is what B's system message is, `guess` what the forecast
+    takes it for.
+    """
+
+    question: str
+    said: list[str]
+    told: str
+    guess: str
+    ids: list[int] = field(default_factory=list)
+    """B's real prompt."""
+    target: Downstream | None = None
+    """B's session, where its head was warmed."""
+
+
+@dataclass
+class Sample:
+    """What was seen; times in seconds on one clock."""
+
+    arrivals: list[float] = field(default_factory=list)
+    """Of A's deltas, the first with its first token."""
+    first: float = 0.0
+    """B's first token."""
+    render: float = 0.0
+    """To render and tokenise B's prompt: known beforehand here, so in no other figure."""
+    result: GenerateResult | None = None
+    figures: SessionFigures | None = None
+
+    @property
+    def gaps(self) -> list[float]:
+        """Times between A's deltas."""
+        return [b - a for a, b in zip(self.arrivals, self.arrivals[1:], strict=False)]
+
+
+class Agents:
+    """A and B on one engine, or A as a stream held to a rate.
+
+    Args:
+        rate: tokens a second that A is held to, on no engine; None: A decodes on B's engine.
+        expected: tell the session how long A's answer will be.
+        scale: divides the tokens of the floor.
+        share: by how much warm-ups may slow A, where the server does not see to that.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        chat: HFChatTokenizer,
+        seed: int,
+        *,
+        rate: float | None = None,
+        expected: bool = False,
+        scale: int = 1,
+        share: str = "0.05",
+    ) -> None:
+        self.engine = engine
+        self.prefiller = Prefiller(engine, share=min(float(share), 1.0))
+        self._chat = chat
+        self._rules = CutRules(chat.backend_tokenizer)
+        self._texts = Texts(chat.backend_tokenizer, seed)
+        self._rate = rate
+        self._expected = expected
+        self.new = max(128 // scale, 1)
+
+    def script(self, upstream: int, prefix: int, *, wrong: bool = False) -> Script:
+        """A conversation unlike any before."""
+        told = self._texts.of(prefix)
+        guess = self._texts.of(prefix) if wrong else told
+        script = Script(self._texts.of(60), self._texts.pieces(upstream), told, guess)
+        script.ids = self._ids(self._messages(script.told, "".join(script.said)))
+        return script
+
+    async def warm_heads(self, scripts: list[Script]) -> None:
+        """Prefill what comes before A's texts, as a run's start would; for `ours` in its own sessions."""
+        targets = [self._open(script) for script in scripts]
+        await warm_up(*(target.session for target in targets))
+        for script, target in zip(scripts, targets, strict=True):
+            script.target = target
+
+    def _open(self, script: Script) -> Downstream:
+        forecast = forecast_messages(self._chat.render, self._messages(script.guess, slot_marker()))
+        session = self.prefiller.open(expected=len(script.said) if self._expected else None)
+        return Downstream(session, forecast, self._rules)
+
+    async def off(self, script: Script) -> Sample:
+        """B's request is an ordinary one, sent when A has ended."""
+        sample = Sample()
+        if script.target is not None:
+            await script.target.close()  # the heads stay in the cache
+        async with aclosing(self._speak(script, sample)) as stream:
+            async for _ in stream:
+                pass
+        request = GenerateRequest(input_ids=script.ids, sampling=tokens(1))
+        await self._answer(self.prefiller.generate(request), sample)
+        return sample
+
+    async def ours(self, script: Script) -> Sample:
+        """A's tokens go to B's prefill session while they come."""
+        sample = Sample()
+        target = script.target or self._open(script)
+        try:
+            async with aclosing(Handoff([(target, 0)]).through(self._speak(script, sample))) as stream:
+                async for _ in stream:
+                    pass
+            request = GenerateRequest(input_ids=script.ids, sampling=tokens(1))
+            await self._answer(target.generate(request), sample)
+        finally:
+            await target.close()
+        sample.figures = target.figures
+        began = perf_counter()
+        again = self._ids(self._messages(script.told, "".join(script.said)))
+        sample.render = perf_counter() - began
+        assert again == script.ids
+        return sample
+
+    async def warm_all_but_the_last(self, script: Script) -> None:
+        """What `floor` finds in the cache."""
+        warm = GenerateRequest(input_ids=script.ids[: -self.new], sampling=tokens(0))
+        await self._answer(self.engine.generate(warm), Sample())
+
+    async def floor(self, script: Script) -> Sample:
+        """128 new tokens on the same cached prefix, and one decode step: `first` - `arrivals[0]`."""
+        sample = Sample(arrivals=[perf_counter()])
+        await self._answer(
+            self.engine.generate(GenerateRequest(input_ids=script.ids, sampling=tokens(2))), sample, nth=2
+        )
+        return sample
+
+    async def _answer(self, stream: AsyncGenerator[Delta, None], sample: Sample, nth: int = 1) -> None:
+        count = 0
+        async with aclosing(stream):
+            async for delta in stream:
+                count += len(delta.token_ids)
+                if count >= nth and not sample.first:
+                    sample.first = perf_counter()
+                sample.result = delta.result
+
+    async def _speak(self, script: Script, sample: Sample) -> AsyncGenerator[Delta, None]:
+        """A's stream, with the script's text."""
+        if self._rate is not None:
+            began = perf_counter()
+            for i, piece in enumerate(script.said):
+                await asyncio.sleep(max(began + (i + 1) / self._rate - perf_counter(), 0))
+                sample.arrivals.append(perf_counter())
+                end = GenerateResult(finish_reason="length", usage=Usage())
+                yield Delta(piece, [0], end if i == len(script.said) - 1 else None)
+            return
+        ids = self._ids([ChatMessage(role="user", content=script.question, source="user")])
+        request = GenerateRequest(input_ids=ids, sampling=tokens(len(script.said)))
+        done = 0
+        async with aclosing(self.prefiller.generate(request)) as stream:
+            async for delta in stream:
+                if delta.token_ids:
+                    sample.arrivals.append(perf_counter())
+                text = "".join(script.said[done : done + len(delta.token_ids)])
+                done += len(delta.token_ids)
+                yield Delta(text, delta.token_ids, delta.result)
+        assert done == len(script.said), f"A wrote {done} tokens, not {len(script.said)}"
+
+    def _messages(self, told: str, said: str) -> list[ChatMessage]:
+        system = [ChatMessage(role="system", content=told)] if told else []
+        return [*system, ChatMessage(role="user", content=said, source="a")]
+
+    def _ids(self, messages: list[ChatMessage]) -> list[int]:
+        return self._chat.encode(self._chat.render(messages))
+
+
+def tokens(n: int) -> SamplingParams:
+    """Exactly `n` tokens."""
+    return SamplingParams(max_new_tokens=n, temperature=0.0, ignore_eos=True)

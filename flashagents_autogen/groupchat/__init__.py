@@ -1,0 +1,23 @@
+"""Teams whose agents overlap: `FlashGroupChatRuntime`, and `install` for a whole application.
+
+While one agent of a team speaks, its text is streamed into the prompts of those that may speak next, so
+that these are in the engine's KV cache when their turn comes. What agents say does not change: each
+request is the ordinary one.
+"""
+
+from ._install import current_runtime, default_runtime, install, uninstall
+from .policy import GroupChatPolicy
+from .runtime import FlashGroupChatRuntime
+from .shapes import AutoGenShapeError
+from .trace import Event
+
+__all__ = [
+    "AutoGenShapeError",
+    "Event",
+    "FlashGroupChatRuntime",
+    "GroupChatPolicy",
+    "current_runtime",
+    "default_runtime",
+    "install",
+    "uninstall",
+]

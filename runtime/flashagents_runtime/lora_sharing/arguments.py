@@ -1,0 +1,83 @@
+"""`lora_sharing` and `lora_groups` among an engine's arguments."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any
+
+from .config import ENVIRONMENT, SCHEMES, SharingConfig, parse
+
+ATTENTION = "flashagents"
+"""Our attention backend's name (`attention.NAME`; that module imports torch)."""
+
+_SGLANG_DEFAULT_LORAS = 8
+
+
+def take_arguments(
+    args: Mapping[str, Any], *, cuda: bool, environment: MutableMapping[str, str] = os.environ
+) -> dict[str, Any]:
+    """The arguments without ours, and with what sharing needs; the scheduler is told by `environment`.
+
+    Args:
+        args: engine arguments as a user gives them.
+        cuda: the engine runs on a GPU.
+
+    Raises:
+        ValueError: arguments that contradict each other; see also `config.parse`.
+        UnsupportedFeatureError: the scheme does not take these groups.
+    """
+    out = {k: v for k, v in args.items() if k not in ("lora_sharing", "lora_groups")}
+    config = parse(args.get("lora_sharing"), args.get("lora_groups"), adapter_names(args.get("lora_paths")))
+    environment.pop(ENVIRONMENT, None)
+    if config is None:
+        return out
+    if out.get("enable_lora") is False:
+        raise ValueError(f"lora_sharing={config.scheme!r} and enable_lora=False contradict each other")
+    out["enable_lora"] = True
+    # SGLang counts the model itself among the adapters of a batch.
+    out.setdefault("max_loras_per_batch", max(_SGLANG_DEFAULT_LORAS, len(config.members) + 1))
+    if config.keeps_rows and cuda:
+        _use_our_attention(out, config)
+        # The rows are allocated with the pool, which therefore must not grow afterwards.
+        environment["SGLANG_ENABLE_POST_CAPTURE_KV_SIZING"] = "0"
+    config.put(environment)
+    return out
+
+
+def _use_our_attention(out: dict[str, Any], config: SharingConfig) -> None:
+    for name in ("attention_backend", "prefill_attention_backend", "decode_attention_backend"):
+        if out.get(name) not in (None, ATTENTION):
+            raise ValueError(
+                f"lora_sharing={config.scheme!r} attends in its own backend; leave {name}={out[name]!r} out"
+            )
+    out["attention_backend"] = ATTENTION
+
+
+def adapter_names(lora_paths: Any) -> list[str]:
+    """Names of the adapters in SGLang's `lora_paths`: a mapping, or a list of texts or mappings."""
+    if isinstance(lora_paths, Mapping):
+        return [str(name) for name in lora_paths]
+    names = []
+    for entry in lora_paths or ():
+        name = entry.get("lora_name") if isinstance(entry, Mapping) else str(entry).split("=", 1)[0]
+        names.append(str(name))
+    return names
+
+
+def take_argv(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """A command line without `--lora-sharing` and `--lora-groups`, and what `take_arguments` needs of it."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--lora-sharing", choices=SCHEMES)
+    parser.add_argument("--lora-groups")
+    ours, rest = parser.parse_known_args(argv)
+    parser.add_argument("--lora-paths", nargs="*")
+    parser.add_argument("--attention-backend")
+    parser.add_argument("--max-loras-per-batch", type=int)
+    theirs, _ = parser.parse_known_args(rest)
+    given = {**vars(theirs), "lora_sharing": ours.lora_sharing, "lora_groups": ours.lora_groups}
+    return rest, {name: value for name, value in given.items() if value is not None}
+
+
+__all__ = ["adapter_names", "take_arguments", "take_argv"]

@@ -1,0 +1,54 @@
+"""Which configurations the sharing schemes serve; what they do not is refused by name at the start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_STOCK = (
+    ("tp_size", 1),
+    ("pp_size", 1),
+    ("dp_size", 1),
+    ("attn_cp_size", 1),
+    ("dcp_size", 1),
+    ("enable_dp_attention", False),
+    ("enable_prefill_cp", False),
+    ("enable_two_batch_overlap", False),
+    ("enable_pdmux", False),
+    ("enable_hisparse", False),
+    ("enable_hierarchical_cache", False),
+    ("enable_memory_saver", False),
+    ("dllm_algorithm", None),
+    ("disaggregation_mode", "null"),
+    ("speculative_algorithm", None),
+)
+
+
+def arguments_refusal(args: Any) -> str | None:
+    """Why adapters cannot share a cache under these ServerArgs; None if they can."""
+    for name, stock in _STOCK:
+        if getattr(args, name) != stock:
+            return f"{name}={getattr(args, name)!r} has not been tried with it"
+    return None
+
+
+def attention_refusal(runner: Any) -> str | None:
+    """Why our attention backend cannot serve a ModelRunner; None if it can."""
+    model, pool = runner.model_config, runner.token_to_kv_pool
+    if model.attention_arch.name != "MHA" or model.is_encoder_decoder or model.is_multimodal:
+        return "only decoder models with plain MHA or GQA attention have been tried with it"
+    if runner.sliding_window_size is not None or model.attention_chunk_size is not None:
+        return "the model attends to a window"
+    if type(pool).__name__ != "MHATokenToKVPool":
+        return f"K and V are kept in {type(pool).__name__}, not in a plain MHA or GQA pool"
+    if pool.post_capture_active:
+        return "the KV pool grows after CUDA graphs are captured; set SGLANG_ENABLE_POST_CAPTURE_KV_SIZING=0"
+    if pool.kv_cache_layout != "nhd":
+        return f"KV layout {pool.kv_cache_layout!r}"
+    if pool.get_key_buffer(0).dtype != runner.dtype:
+        return f"K and V are kept as {pool.get_key_buffer(0).dtype}, the model computes in {runner.dtype}"
+    if model.head_dim != model.v_head_dim or model.head_dim % 16 or model.head_dim > 256:
+        return f"head sizes {model.head_dim} and {model.v_head_dim}"
+    return arguments_refusal(runner.server_args)
+
+
+__all__ = ["arguments_refusal", "attention_refusal"]

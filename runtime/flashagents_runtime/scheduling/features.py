@@ -1,0 +1,116 @@
+"""The parts of the plug-in that this package adds: see `flashagents_runtime.plugin.Feature`.
+
+Environment of the scheduler's process:
+
+- ``FLASHAGENTS_PIN_TTL``: seconds that a pin lasts after its session's last warm-up; 300
+- ``FLASHAGENTS_WARMUP_SHARE``: by how much warm-ups may slow decodes; ``inf`` holds nothing back; 0.05, on a
+  CPU ``inf``: there a prompt costs so much more than a decode step that nothing would be warm in time
+- ``FLASHAGENTS_SJF=1``: shortest job first, off by default
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .. import sglang_seams as seams
+from ..intra_turn.radix_cache import adopt
+from . import hooks
+from .gate import Gate
+from .kinds import several_ranks, state_of
+from .order import Order
+from .pass_budget import PassBudget
+from .pins import PinnedLast, Pins
+
+Hooks = Mapping[str, Callable[..., Any]]
+
+
+class SoftPins:
+    """``soft_pins``: what sessions have prefilled is evicted last."""
+
+    name = "soft_pins"
+    hooks: Hooks = hooks.PINS
+
+    def refusal(self, ctx: Any, cache: Any) -> str | None:
+        """See `Feature`."""
+        _number("FLASHAGENTS_PIN_TTL", 300.0)
+        if ctx.disable_radix_cache or cache.disable:
+            return "the radix cache is disabled"
+        if not adopt(cache):
+            return f"this model or configuration uses another cache ({type(cache).__name__})"
+        return several_ranks(ctx.server_args)
+
+    def attach(self, ctx: Any, cache: Any) -> None:
+        """See `Feature`."""
+        cache.pins = Pins(_number("FLASHAGENTS_PIN_TTL", 300.0), time.monotonic)
+        cache.eviction_strategy = PinnedLast(cache.eviction_strategy, cache.pins)
+
+    def figures(self, cache: Any) -> dict[str, Any]:
+        """Pins now; pins that ran out and pinned tokens that were evicted, since start."""
+        pins = state_of(cache, "pins")
+        return {"pins": len(pins), "expired": pins.expired, "evicted_tokens": pins.evicted_tokens}
+
+
+class WarmupBudgetFeature:
+    """``warmup_budget``: real requests first, and warm-ups within a share of the decodes' time."""
+
+    name = "warmup_budget"
+    hooks: Hooks = hooks.BUDGET
+
+    def refusal(self, ctx: Any, cache: Any) -> str | None:
+        """See `Feature`."""
+        _number("FLASHAGENTS_WARMUP_SHARE", 0.05)
+        return several_ranks(ctx.server_args)
+
+    def attach(self, ctx: Any, cache: Any) -> None:
+        """See `Feature`."""
+        default = float("inf") if ctx.server_args.device == "cpu" else 0.05
+        budget = PassBudget(_number("FLASHAGENTS_WARMUP_SHARE", default), time.monotonic)
+        cache.gate = Gate(budget, time.monotonic)
+        cache.order = Order(time.monotonic)
+
+    def figures(self, cache: Any) -> dict[str, Any]:
+        """The share, None where nothing is held back, and `gate.GateFigures`."""
+        gate: Gate = state_of(cache, "gate")
+        share = gate.budget.share
+        return {"share": None if share == float("inf") else share, **gate.plain()}
+
+
+class ShortestJobFirst:
+    """``sjf``: real requests in the order of their expected work."""
+
+    name = "sjf"
+    hooks: Hooks = hooks.CALC_PRIORITY
+
+    @staticmethod
+    def wanted() -> bool:
+        """Asked for by the environment."""
+        return os.environ.get("FLASHAGENTS_SJF") == "1"
+
+    def refusal(self, ctx: Any, cache: Any) -> str | None:
+        """See `Feature`."""
+        if ctx.server_args.enable_priority_scheduling:
+            return "priority scheduling orders the queue"
+        return several_ranks(ctx.server_args)
+
+    def attach(self, ctx: Any, cache: Any) -> None:
+        """See `Feature`."""
+        cache.order = Order(time.monotonic, shortest_first=True)
+
+    def figures(self, cache: Any) -> dict[str, Any]:
+        """Admission passes whose queue was sorted."""
+        order: Order = state_of(cache, "order")
+        return {"sorted_passes": order.sorted_passes}
+
+
+def _number(variable: str, default: float) -> float:
+    text = os.environ.get(variable, "")
+    try:
+        value = float(text) if text else default
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise seams.SeamError(f"{variable} should be a number above 0, not {text!r}")
+    return value

@@ -1,0 +1,171 @@
+"""Which waiting warm-ups may go into the next prefill pass."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .. import sglang_seams as seams
+from .kinds import is_warm_up
+from .pass_budget import PassBudget
+
+#: Tokens of a pass beside decodes before one has been measured.
+_UNMEASURED = 2048
+
+#: Seconds after the last decode's end: what follows upon it is likely to be a final request.
+_GRACE = 0.005
+
+
+@dataclass
+class GateFigures:
+    """Counters since start."""
+
+    passes: int = 0
+    """Prefill passes of warm-ups."""
+    chunks: int = 0
+    """Warm-ups in them."""
+    beside_decodes: int = 0
+    """Of the passes, those that made decodes wait."""
+    seconds_beside_decodes: float = 0.0
+    cancelled: int = 0
+    """Warm-ups that waited when their session's final request came."""
+
+
+class Gate:
+    """Holds warm-ups of one scheduler back.
+
+    - A real request goes first: while one waits, or is in the middle of a chunked prefill, no warm-up
+      starts, so none makes its pass longer.
+    - Beside decodes warm-ups stay within a `PassBudget`. Those that were held go in one pass together,
+      because a pass costs more than its tokens.
+    - A pass has only as many as keep it within the budget's `longest_pass`, and always one: a real request
+      that comes meanwhile has to wait for it.
+    - When decodes end, warm-ups wait a moment longer, since a final request is likely to follow.
+    - A warm-up that still waits when its session's final request is there is cancelled: nobody waits for
+      it, and the final request computes the same.
+
+    Held warm-ups stay in the waiting queue between two passes, where SGLang's abort finds them.
+    """
+
+    def __init__(self, budget: PassBudget, clock: Callable[[], float]) -> None:
+        self.budget = budget
+        self.figures = GateFigures()
+        self._clock = clock
+        self._decoding = False
+        self._decoded_at = float("-inf")
+        """When the last decode ended."""
+        self._in_flight: deque[tuple[float, int, bool]] = deque()
+        """Of each warm-up pass launched and not yet processed: when, its tokens, whether decodes waited."""
+        self._processed_at = 0.0
+        self._pace: float | None = None
+        """Seconds a token, in large passes."""
+        self._shortest = 0.0
+        """Seconds of the shortest pass."""
+        self._abort_req = seams.symbol("sglang.srt.managers.io_struct.AbortReq")
+        self._match = seams.symbol("sglang.srt.managers.schedule_policy.match_prefix_for_req")
+
+    def hold(self, scheduler: Any, running_batch: Any) -> list[Any]:
+        """Take the warm-ups that must wait out of `scheduler.waiting_queue`, and return them."""
+        queue = scheduler.waiting_queue
+        was_decoding, self._decoding = self._decoding, any(_decodes(req) for req in running_batch.reqs)
+        self.budget.pass_time(self._decoding)
+        if was_decoding and not self._decoding:
+            self._decoded_at = self._clock()
+        if not any(map(is_warm_up, queue)):
+            return []
+        real = [req for req in queue if not is_warm_up(req)]
+        decoding = [req.session_id for req in running_batch.reqs if _decodes(req)]
+        self._cancel(scheduler, {*decoding, *(req.session_id for req in real)} - {None})
+        chunked = scheduler.chunked_req
+        if chunked is not None and not is_warm_up(chunked):
+            real = [*real, chunked]
+        held = [req for req in scheduler.waiting_queue if is_warm_up(req)]
+        in_the_way = self._in_flight if self._decoding else self._clock() - self._decoded_at < _GRACE
+        if not real and not in_the_way:
+            held = self._too_many(held, scheduler.tree_cache)
+        if held:
+            left = set(held)
+            scheduler.waiting_queue = [req for req in scheduler.waiting_queue if req not in left]
+        return held
+
+    def _too_many(self, warm_ups: list[Any], tree_cache: Any) -> list[Any]:
+        """Those of the waiting warm-ups, in their order, that must not be in the next pass."""
+        tokens = fitting = 0
+        for req in warm_ups:
+            more = tokens + self._new_tokens(req, tree_cache)
+            if fitting and not self._fits(more):
+                break
+            tokens, fitting = more, fitting + 1
+        return (
+            warm_ups[fitting:] if self.budget.may_start(self._decoding, self._expected(tokens)) else warm_ups
+        )
+
+    def _new_tokens(self, req: Any, tree_cache: Any) -> int:
+        """Tokens that a warm-up will compute, as seen when it came: looking them up takes its time."""
+        if not hasattr(req, "new_tokens"):
+            self._match(tree_cache, req, include_req=True)
+            req.new_tokens = len(req.origin_input_ids) - req.num_matched_prefix_tokens
+        new: int = req.new_tokens
+        return new
+
+    def _fits(self, tokens: int) -> bool:
+        if self._pace is None:
+            return tokens <= _UNMEASURED
+        return self._expected(tokens) <= self.budget.longest_pass
+
+    def _expected(self, tokens: int) -> float:
+        """Seconds of a pass; 0 before one has been measured."""
+        return max(tokens * self._pace, self._shortest) if self._pace is not None else 0.0
+
+    def _cancel(self, scheduler: Any, sessions: set[str]) -> None:
+        late = [req for req in scheduler.waiting_queue if is_warm_up(req) and req.session_id in sessions]
+        for req in late:
+            # By SGLang's own way, so that the client hears of it. Request ids have one length.
+            scheduler.abort_request(self._abort_req(rid=req.rid))
+        self.figures.cancelled += len(late)
+
+    def launched(self, batch: Any) -> None:
+        """A batch is about to run (None: none is)."""
+        if batch is None or not _computes_prompts(batch):
+            return
+        chunks = [req for req in batch.reqs if is_warm_up(req)]
+        if chunks:
+            tokens = sum(req.extend_range.length for req in chunks)
+            self._in_flight.append((self._clock(), tokens, self._decoding))
+            self.figures.passes += 1
+            self.figures.chunks += len(chunks)
+
+    def processed(self, batch: Any) -> None:
+        """A batch's results have come.
+
+        With overlap the next batch is queued behind it by then; results come in order, so a pass lasted
+        from the results before it, or its launch, to its own.
+        """
+        now = self._clock()
+        if self._in_flight and _computes_prompts(batch) and any(map(is_warm_up, batch.reqs)):
+            launched_at, tokens, beside_decodes = self._in_flight.popleft()
+            seconds = now - max(launched_at, self._processed_at)
+            if seconds > 0 and tokens > 0:
+                # Small passes pay their floor, and waits only add: follow a fall at once, a rise slowly.
+                first = self._pace is None
+                self._pace = seconds / tokens if first else min(seconds / tokens, 1.02 * (self._pace or 0.0))
+                self._shortest = seconds if first else min(seconds, 1.02 * self._shortest)
+            if beside_decodes:
+                self.budget.pay(seconds)
+                self.figures.beside_decodes += 1
+                self.figures.seconds_beside_decodes += seconds
+        self._processed_at = now
+
+    def plain(self) -> dict[str, Any]:
+        """The figures, of plain types."""
+        return asdict(self.figures)
+
+
+def _decodes(req: Any) -> bool:
+    return not is_warm_up(req) and not req.finished()
+
+
+def _computes_prompts(batch: Any) -> bool:
+    return bool(batch.forward_mode.is_extend())

@@ -1,0 +1,156 @@
+"""Soft pins: the KV of prefill sessions is evicted last, the oldest pin first.
+
+A pin is an eviction order and never a lock: pinned nodes stay in `evictable_size()`, so the admission
+budget sees the same as ever, and a real request takes what it needs, pins or not.
+
+A pin stands at the deepest node of what its session has prefilled. Radix nodes are evicted from the leaves
+up, so all nodes above it are kept with it. When that node is evicted after all, the pin moves up to its
+parent: what is left of the prefix stays pinned.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .. import sglang_seams as seams
+from .kinds import is_warm_up
+
+
+@dataclass
+class _Pin:
+    node: Any
+    """TreeNode whose `pinned_by` names the session."""
+    order: int
+    """Larger is newer."""
+    expires: float
+
+
+class Pins:
+    """The pins of one radix tree, by session. Changes nothing of the tree but `node.pinned_by`.
+
+    Args:
+        ttl: seconds after its last warm-up that a session's pin lasts.
+        clock: the time in seconds, from any origin.
+    """
+
+    def __init__(self, ttl: float, clock: Callable[[], float]) -> None:
+        if ttl <= 0:
+            raise ValueError(f"a pin's time to live should be above 0 seconds, not {ttl}")
+        self.ttl = ttl
+        self._clock = clock
+        self._pins: dict[str, _Pin] = {}  # the oldest first
+        self._count = 0
+        self.expired = 0
+        self.evicted_tokens = 0
+        """Of nodes that were pinned: what pressure has taken."""
+        live.add(self)
+
+    def __len__(self) -> int:
+        return len(self._pins)
+
+    def __contains__(self, session: str) -> bool:
+        return session in self._pins
+
+    def finished(self, cache: Any, req: Any, length: int) -> None:
+        """A request of a session has ended, the first `length` tokens of it are in the tree.
+
+        A warm-up moves its session's pin to its own end; one that was aborted is of no more use, and
+        changes nothing. Any other request is the session's final one, and ends the pin.
+        """
+        if not is_warm_up(req):
+            self.drop(req.session_id)
+        elif length and not isinstance(
+            req.finished_reason, seams.symbol("sglang.srt.managers.schedule_batch.FINISH_ABORT")
+        ):
+            radix_key = seams.symbol("sglang.srt.mem_cache.radix_cache.RadixKey")
+            match_params = seams.symbol("sglang.srt.mem_cache.base_prefix_cache.MatchPrefixParams")
+            key = radix_key(req.origin_input_ids[:length], req.extra_key, cache_salt=req.cache_salt)
+            self.pin(req.session_id, cache.match_prefix(match_params(key=key)).last_device_node)
+
+    def pin(self, session: str, node: Any) -> None:
+        """The session's KV ends at `node` now; its pin is the newest and lives from now."""
+        self.drop(session)
+        if node.parent is None:
+            return  # the root holds nothing
+        self._count += 1
+        self._pins[session] = _Pin(node, self._count, self._clock() + self.ttl)
+        if not hasattr(node, "pinned_by"):
+            node.pinned_by = set()
+        node.pinned_by.add(session)
+
+    def drop(self, session: str) -> bool:
+        """End a session's pin; says whether there was one. What it kept is evicted as everything else."""
+        pin = self._pins.pop(session, None)
+        if pin is None:
+            return False
+        pin.node.pinned_by.discard(session)
+        return True
+
+    def clear(self) -> None:
+        """End all pins."""
+        for session in list(self._pins):
+            self.drop(session)
+
+    def expire(self) -> None:
+        """End the pins whose time is over."""
+        now = self._clock()
+        while self._pins:
+            session, pin = next(iter(self._pins.items()))
+            if pin.expires > now:
+                return
+            self.drop(session)
+            self.expired += 1
+
+    def rank(self, node: Any) -> int | None:
+        """The age of the newest pin at a node, larger is newer; None where nothing is pinned."""
+        sessions = getattr(node, "pinned_by", None)
+        return max(self._pins[session].order for session in sessions) if sessions else None
+
+    def evicted(self, node: Any) -> None:
+        """`node`, a leaf, is about to be deleted: its pins move to its parent, if that is not the root."""
+        sessions = getattr(node, "pinned_by", None)
+        if not sessions:
+            return
+        self.evicted_tokens += len(node.key)
+        parent = node.parent
+        if parent.parent is None:
+            for session in list(sessions):
+                self.drop(session)
+            return
+        if not hasattr(parent, "pinned_by"):
+            parent.pinned_by = set()
+        parent.pinned_by |= sessions
+        for session in sessions:
+            self._pins[session].node = parent
+
+    def findings(self, nodes: set[Any]) -> Iterator[str]:
+        """What is wrong between the pins and `nodes`, all of the tree's but its root."""
+        for session, pin in self._pins.items():
+            if pin.node not in nodes:
+                yield f"the pin of session {session} stands at node {pin.node.id}, which is not in the tree"
+            elif session not in pin.node.pinned_by:
+                yield f"node {pin.node.id} does not know the pin of session {session}"
+        for node in nodes:
+            for session in getattr(node, "pinned_by", ()):
+                if session not in self._pins or self._pins[session].node is not node:
+                    yield f"node {node.id} is pinned by session {session}, whose pin stands elsewhere"
+
+
+live: weakref.WeakSet[Pins] = weakref.WeakSet()
+"""Those of this process, which holds one scheduler."""
+
+
+class PinnedLast:
+    """An eviction strategy of SGLang around another one: what is not pinned goes first, in its order."""
+
+    def __init__(self, strategy: Any, pins: Pins) -> None:
+        self._strategy = strategy
+        self._pins = pins
+
+    def get_priority(self, node: Any) -> tuple[int, Any]:
+        """Smaller is evicted earlier."""
+        rank = self._pins.rank(node)
+        return (0, self._strategy.get_priority(node)) if rank is None else (1, rank)

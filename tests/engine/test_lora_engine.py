@@ -1,0 +1,173 @@
+"""Role agents on the real small model: an engine with `lora_sharing="base_lr"`, through its public API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flashagents_autogen import FlashAgentsChatCompletionClient
+from flashagents_runtime.embedded import EmbeddedEngine
+from flashagents_runtime.errors import EngineStartError, RequestRejectedError, UnsupportedFeatureError
+from flashagents_runtime.handoff import Prefiller
+from flashagents_runtime.types import GenerateRequest, SamplingParams
+from helpers.lora_adapters import make_adapter
+from helpers.lora_reference import Backbone, Context, Scores
+
+ROLES = ("plan", "act", "reflect")
+SIZES = {"size_a": 1 / 24, "size_b": 0.02}
+NOISE = 1e-3
+
+
+def role(folder: Path, model: str, name: str, **kwargs: Any) -> Path:
+    return make_adapter(folder, Path(model), name, **{"shared_a": "team", **SIZES, **kwargs})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("adapters")
+
+
+@pytest.fixture(scope="module")
+def adapters(folder: Path, model_path: str) -> dict[str, Path]:
+    return {name: role(folder, model_path, name, alpha=8 * 2**i) for i, name in enumerate(ROLES)}
+
+
+@pytest.fixture(scope="module")
+def engine(model_path: str, adapters: dict[str, Path]) -> Iterator[EmbeddedEngine]:
+    """One engine for this file; its members, and a place for one that comes later."""
+    engine = EmbeddedEngine(
+        model_path,
+        lora_paths={name: str(path) for name, path in adapters.items()},
+        lora_sharing="base_lr",
+        lora_groups={"team": [*ROLES, "late"]},
+        max_total_tokens=4096,
+    )
+    asyncio.run(engine.start())
+    yield engine
+    asyncio.run(engine.close())
+
+
+@pytest.fixture(scope="module")
+def text(model_path: str) -> list[int]:
+    from tokenizers import Tokenizer
+
+    words = "Plan a day in Paris for two friends who like museums, bread and long walks by the river. "
+    ids: list[int] = Tokenizer.from_file(str(Path(model_path) / "tokenizer.json")).encode(words * 4).ids
+    return ids
+
+
+async def ask(engine: EmbeddedEngine, lora: str | None, ids: list[int], n: int = 6) -> tuple[Any, Any]:
+    """Greedy tokens, their log-probs and the result."""
+    sampling = SamplingParams(max_new_tokens=n, temperature=0, ignore_eos=True)
+    request = GenerateRequest(input_ids=ids, sampling=sampling, lora=lora, logprobs=True)
+    pieces, result = [], None
+    async for delta in engine.generate(request):
+        pieces += delta.logprobs or []
+        result = delta.result
+    return pieces, result
+
+
+def assert_is(pieces: list[Any], want: Scores) -> None:
+    assert [p.token_id for p in pieces] == want.ids
+    assert max(abs(p.logprob - x) for p, x in zip(pieces, want.outputs, strict=True)) < NOISE
+
+
+async def test_roles_share_by_the_schemes_definition(
+    engine: EmbeddedEngine, model_path: str, adapters: dict[str, Path], text: list[int]
+) -> None:
+    assert await engine.flush_cache()
+    assert engine.info is not None
+    assert {"lora", "lora_sharing", "lora_sharing=base_lr"} <= set(engine.info.features)
+    reference = Backbone(Path(model_path), adapters, "base_lr")
+    context, cache = text[:60], Context()
+
+    pieces, result = await ask(engine, "plan", context)
+    assert result.usage.cached_tokens == 0
+    assert_is(pieces, reference.serve(cache, context, "plan", 6))
+    for name in ("act", "reflect"):
+        tail = text[60:66] if name == "act" else text[66:72]
+        pieces, result = await ask(engine, name, context + tail)
+        assert result.usage.cached_tokens == 60
+        assert_is(pieces, reference.serve(cache.cut(60), tail, name, 6))
+    _, result = await ask(engine, None, context)  # the model itself is no member
+    assert result.usage.cached_tokens == 0
+
+
+async def test_adapters_come_and_go(
+    engine: EmbeddedEngine, model_path: str, folder: Path, text: list[int]
+) -> None:
+    assert await engine.flush_cache()
+    with pytest.raises(UnsupportedFeatureError, match="'late' does not fit its sharing group 'team'"):
+        await engine.load_lora("late", role(folder, model_path, "misfit", shared_a=None))
+    with pytest.raises(RequestRejectedError, match="late"):
+        await ask(engine, "late", text[:20])
+    await engine.load_lora("late", role(folder, model_path, "late"))
+    first, _ = await ask(engine, "late", text[:60])
+    _, result = await ask(engine, "act", text[:60])
+    assert result.usage.cached_tokens == 59
+    await engine.unload_lora("late")
+    await engine.load_lora("late", role(folder, model_path, "late", version=2))
+    second, result = await ask(engine, "late", text[:60])
+    assert result.usage.cached_tokens == 0  # `late` had written it
+    assert [p.logprob for p in first] != [p.logprob for p in second]
+    await engine.unload_lora("late")
+    with pytest.raises(UnsupportedFeatureError, match="late"):
+        await engine.unload_lora("late")
+    state = await engine.internal_state()
+    sharing = state["flashagents"]["features"]["lora_sharing"]
+    assert sharing["loaded"] == list(ROLES)
+    assert sharing["token_bytes_rows"] * 3 * 64 * 2 == sharing["token_bytes_kv"] * 8  # r / (2 Hkv d)
+
+
+async def test_a_chunk_warmed_for_one_role_serves_the_others(engine: EmbeddedEngine, text: list[int]) -> None:
+    assert await engine.flush_cache()
+    prefiller = Prefiller(engine, chunk_size=16)
+    session = prefiller.open(lora="act")
+    session.extend(text[:64])
+    session.flush(always=True)
+    await session.settle()
+    for name in ("plan", "reflect"):
+        _, result = await ask(engine, name, [*text[:64], 7], 1)
+        assert result.usage.cached_tokens == 64
+    request = GenerateRequest(input_ids=[*text[:64], 8], sampling=SamplingParams(max_new_tokens=1))
+    async for delta in session.generate(request):
+        if delta.result is not None:
+            assert delta.result.usage.prewarmed_tokens == 64
+    await prefiller.close()
+
+
+async def test_clients_speak_through_roles(engine: EmbeddedEngine) -> None:
+    from autogen_core.models import UserMessage
+
+    assert await engine.flush_cache()
+    message = [
+        UserMessage(content="Name three sights of Paris, and say why one should see them.", source="user")
+    ]
+    cached = []
+    for name in ROLES:
+        client = FlashAgentsChatCompletionClient(engine=engine, lora=name, max_tokens=4, temperature=0)
+        await client.create(message)
+        cached.append(client.usage.cached_tokens)
+        await client.close()
+    assert cached[0] == 0
+    assert cached[1] == cached[2]
+    assert cached[1]
+
+
+async def test_what_cannot_be_had_ends_the_start(
+    model_path: str, adapters: dict[str, Path], folder: Path
+) -> None:
+    paths = {name: str(path) for name, path in adapters.items()}
+    engine = EmbeddedEngine(model_path, lora_paths=paths, lora_sharing="best")
+    with pytest.raises(EngineStartError, match="lora_sharing must be one of"):
+        await engine.start()
+    await engine.close()
+    paths["other"] = str(role(folder, model_path, "other", shared_a=None))
+    engine = EmbeddedEngine(model_path, lora_paths=paths, lora_sharing="base_lr")
+    with pytest.raises(EngineStartError, match="'other' does not fit its sharing group 'agents'"):
+        await engine.start()
+    await engine.close()

@@ -1,0 +1,85 @@
+"""RoundRobinGroupChat: the next agent's prompt fills up while one speaks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_core.model_context import (
+    BufferedChatCompletionContext,
+    ChatCompletionContext,
+    HeadAndTailChatCompletionContext,
+    TokenLimitedChatCompletionContext,
+    UnboundedChatCompletionContext,
+)
+
+from helpers.overlap import assistant, both, check_covered
+
+TEXTS = [f"Answer number {i}: " + f"take the train to city {i}, then walk. " * 4 for i in range(7)]
+NAMES = ("planner", "local", "language")
+
+
+def team(client: Any, context: Any = UnboundedChatCompletionContext, **args: Any) -> RoundRobinGroupChat:
+    agents = [assistant(name, client, model_context=context(), **args) for name in NAMES]
+    return RoundRobinGroupChat(agents, max_turns=7)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize(
+    "context",
+    [
+        UnboundedChatCompletionContext,
+        lambda: BufferedChatCompletionContext(3),
+        lambda: HeadAndTailChatCompletionContext(1, 2),
+    ],
+    ids=["unbounded", "buffered", "head_and_tail"],
+)
+async def test_every_turn_is_foreseen_and_warm(context: Any, stream: bool) -> None:
+    runtime, _ = await both(lambda c: team(c, context, model_client_stream=stream), TEXTS)
+    check_covered(runtime, turns=6)
+
+
+async def test_the_heads_of_all_are_warm_at_the_start() -> None:
+    runtime, _ = await both(team, TEXTS)
+    first = [e for e in runtime.events if e.kind == "forecast"][:3]
+    assert {e.agent for e in first} == {"local", "language"}
+
+
+async def test_a_second_run_goes_on_where_the_first_ended() -> None:
+    runtime, _ = await both(lambda c: team(c), [*TEXTS, *TEXTS], runs=2)
+    check_covered(runtime, turns=12)
+
+
+async def test_the_last_turn_warms_nobody() -> None:
+    runtime, _ = await both(team, TEXTS)
+    last = max(i for i, e in enumerate(runtime.events) if e.kind == "call")
+    assert not [e for e in list(runtime.events)[last:] if e.kind == "forecast"]
+
+
+class Unknown(UnboundedChatCompletionContext):
+    """A context of the user's own."""
+
+    async def get_messages(self) -> Any:
+        return [m for m in self._messages if "city 2" not in str(m.content)]
+
+
+@pytest.mark.parametrize("kind", ["token_limited", "unknown"])
+async def test_contexts_that_cannot_be_foreseen_get_their_heads(kind: str) -> None:
+    def make(client: Any) -> RoundRobinGroupChat:
+        def context() -> ChatCompletionContext:
+            if kind == "unknown":
+                return Unknown()
+            return TokenLimitedChatCompletionContext(client, token_limit=600)
+
+        return team(client, context)
+
+    runtime, _ = await both(make, TEXTS)
+    turns = list(runtime.turns)
+    assert [turn.forecast for turn in turns[1:]] == ["head"] * 6
+    assert all(turn.prewarmed > 60 for turn in turns[1:3])
+
+
+async def test_one_agent_alone() -> None:
+    runtime, _ = await both(lambda c: RoundRobinGroupChat([assistant("only", c)], max_turns=3), TEXTS[:3])
+    assert runtime.hit_rate().turns == 0

@@ -1,0 +1,107 @@
+"""The account of warm-up passes, against a clock that stands still until it is told to go."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from flashagents_runtime.scheduling import SoftPins, WarmupBudgetFeature
+from flashagents_runtime.scheduling.pass_budget import PassBudget
+from flashagents_runtime.sglang_seams import SeamError
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def simulate(budget: PassBudget, clock: Clock, seconds: float, pass_seconds: list[float]) -> tuple[int, int]:
+    """Decode steps of 5 ms with a warm-up always waiting; returns decode steps and passes in `seconds`."""
+    steps = passes = 0
+    while clock.now < seconds:
+        budget.pass_time(True)
+        lasts = pass_seconds[passes % len(pass_seconds)]
+        if budget.may_start(True, lasts):
+            clock.now += lasts
+            budget.pay(lasts)
+            passes += 1
+        clock.now += 0.005
+        steps += 1
+    return steps, passes
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.2])
+@pytest.mark.parametrize("seconds", [2.0, 60.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_decodes_are_slowed_by_the_share_at_most(share: float, seconds: float, seed: int) -> None:
+    """As long as no pass lasts longer than a window gives."""
+    rng = random.Random(seed)
+    clock = Clock()
+    lengths = [rng.uniform(0.005, share) for _ in range(50)]
+    steps, passes = simulate(PassBudget(share, clock), clock, seconds, lengths)
+    slower = clock.now / (steps * 0.005)
+    assert slower <= 1 + share
+    if seconds > 10:
+        assert passes > 5 and slower > 1 + 0.8 * share
+
+
+def test_a_pass_that_is_too_long_is_overdrawn_and_waited_for() -> None:
+    clock = Clock()
+    budget = PassBudget(0.05, clock)
+
+    def wait() -> float:
+        began = clock.now
+        while True:
+            budget.pass_time(True)
+            if budget.may_start(True, 0.2):
+                return clock.now - began
+            clock.now += 0.01
+
+    budget.pass_time(False)
+    assert 0.9 < wait() < 1.1  # a full window
+    budget.pay(0.2)
+    clock.now += 0.2
+    assert 3.9 < wait() < 4.1  # 0.2 / 0.05, and nothing earned by the pass itself
+
+
+def test_an_idle_engine_is_not_held_and_saves_nothing() -> None:
+    clock = Clock()
+    budget = PassBudget(0.05, clock)
+    for _ in range(100):
+        clock.now += 1
+        budget.pass_time(False)
+        assert budget.may_start(False, 0.5)
+    budget.pass_time(True)
+    assert not budget.may_start(True, 0.001)
+    assert budget.may_start(True, 0.0)  # nothing has been measured
+
+
+def test_no_limit() -> None:
+    clock = Clock()
+    budget = PassBudget(float("inf"), clock)
+    for _ in range(10):
+        budget.pass_time(True)
+        assert budget.may_start(True, 1e9)
+        budget.pay(1.0)
+
+
+def test_a_share_must_be_above_0() -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        PassBudget(0, Clock())
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "soon", "nan"])
+@pytest.mark.parametrize(
+    ("variable", "feature"),
+    [("FLASHAGENTS_PIN_TTL", SoftPins()), ("FLASHAGENTS_WARMUP_SHARE", WarmupBudgetFeature())],
+)
+def test_settings_are_checked_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, variable: str, feature: SoftPins | WarmupBudgetFeature, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SeamError, match=variable):
+        feature.refusal(None, None)
