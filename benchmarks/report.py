@@ -42,7 +42,8 @@ and prompts were equal in all of them. Of the requests that came after another a
 `foreseen_percent`, the whole conversation had been forecast; `right_percent`, and rightly so. `slot_percent`:
 tokens of an upstream text in such a prompt that had been prefilled when the request came (a Swarm's hand-off
 is known as a whole and has none). `cached_percent`: of the prompt, found in the cache. Where a model decides
-who speaks, the rest are candidates that were not guessed.
+who speaks, the rest are candidates that were not guessed. A scripted engine prefills at once: what an engine
+has done in time is on the page of the hand-off.
 """,
     "groupchat_overhead": """
 ### What the team layer costs
