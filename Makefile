@@ -59,7 +59,7 @@ fuzz: ## coverage-guided fuzzing of what comes from outside (ARGS="--seconds 600
 	@$(SETUP) dev
 	@$(BIN)/python scripts/fuzz.py $(ARGS)
 
-docs: ## build the documentation site in build/site (ARGS="--strict")
+docs: ## build the documentation site in site/ (ARGS="--strict")
 	@$(SETUP) docs
 	@$(BIN)/mkdocs build --quiet $(ARGS)
 

@@ -2,12 +2,14 @@
 
 python examples/handoff_without_autogen.py             the default model, on this machine
 python examples/handoff_without_autogen.py --scripted  no model, no engine: only the mechanics
+python examples/handoff_without_autogen.py --trace timeline.html  a time line of it (extra `trace`)
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+from pathlib import Path
 from time import perf_counter
 
 from flashagents_runtime import Engine, GenerateRequest, SamplingParams, ScriptedEngine
@@ -21,6 +23,7 @@ from flashagents_runtime.handoff import (
     forecast_messages,
     slot_marker,
 )
+from flashagents_runtime.trace import Trace, scope, watch_turn
 
 TASK = ChatMessage(role="user", content="A week by train from Paris to Rome.", source="user")
 GREEDY = SamplingParams(temperature=0.0, max_new_tokens=120)
@@ -53,19 +56,18 @@ async def run(engine: Engine, chat: ChatTokenizer, rules: CutRules) -> None:
     handoff = Handoff([(writer, 0)])
     try:
         plan = ""
-        prompt = chat.encode(chat.render(planner_messages()))
-        async for delta in handoff.through(
-            prefiller.generate(GenerateRequest(input_ids=prompt, sampling=GREEDY))
-        ):
+        request = GenerateRequest(input_ids=chat.encode(chat.render(planner_messages())), sampling=GREEDY)
+        answer = watch_turn(prefiller.generate(request), request, engine, agent="planner")
+        async for delta in handoff.through(answer):
             plan += delta.text
             print(delta.text, end="", flush=True)
         ended = perf_counter()
         print("\n--- hand-off ---")
 
         # The real prompt, rendered and tokenised anew: what was forecast only makes it faster.
-        prompt = chat.encode(chat.render(writer_messages(plan)))
+        request = GenerateRequest(input_ids=chat.encode(chat.render(writer_messages(plan))), sampling=GREEDY)
         first = 0.0
-        async for delta in writer.generate(GenerateRequest(input_ids=prompt, sampling=GREEDY)):
+        async for delta in watch_turn(writer.generate(request), request, engine, agent="writer"):
             first = first or perf_counter() - ended
             print(delta.text, end="", flush=True)
         print(f"\n\nfirst token {first * 1000:.0f} ms after the planner's last one; {writer.figures}")
@@ -74,10 +76,26 @@ async def run(engine: Engine, chat: ChatTokenizer, rules: CutRules) -> None:
 
 
 async def main() -> None:
-    """Choose an engine and run."""
+    """Run, and save a time line where that is wanted."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scripted", action="store_true")
-    if parser.parse_args().scripted:
+    parser.add_argument("--trace", type=Path, help="where to save a time line, such as x.html or x.svg")
+    options = parser.parse_args()
+    trace = Trace("Planner and writer")
+    if options.trace:
+        trace.start()
+    try:
+        with scope(workflow="brochure"):
+            await choose(options.scripted)
+    finally:
+        trace.stop()
+    if options.trace:
+        print(trace.save(options.trace))
+
+
+async def choose(is_scripted: bool) -> None:
+    """Run on the one engine or the other."""
+    if is_scripted:
         byte_chat = ByteChatTokenizer()
         scripted = ScriptedEngine(
             ["Day 1: Lyon. Day 3: Turin. Day 5: Rome. " * 20, "Seven days, three cities."]

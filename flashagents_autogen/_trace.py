@@ -6,34 +6,15 @@ import asyncio
 import time
 from collections import OrderedDict
 
-from autogen_core import MessageHandlerContext
-
 from flashagents_runtime import Engine
-from flashagents_runtime.trace import Outcome, ToolRun, Turn, current_scope, engine_name, record, recording
+from flashagents_runtime.trace import Outcome, ToolRun, Turn, engine_name, record, recording
 
 from ._account import Account
 from ._call import Call
+from ._whose_call import whose_call
 
 _MOST_CALLS = 4096
 _calls: OrderedDict[str, tuple[str, float]] = OrderedDict()  # tool calls without a result: (tool, since)
-
-
-def whose_call() -> tuple[str, str]:
-    """(agent, workflow) of the call that is being made; "" for what nobody says.
-
-    `trace.scope` decides; else AutoGen's runtime knows: a team registers its participants under
-    "<name>_<team id>", with the team's id as their key.
-    """
-    scope = current_scope()
-    agent, workflow = scope.agent, scope.workflow
-    if not agent or not workflow:
-        try:
-            handler = MessageHandlerContext.agent_id()
-        except RuntimeError:  # called outside of a runtime
-            return agent, workflow
-        agent = agent or handler.type.removesuffix(f"_{handler.key}")
-        workflow = workflow or handler.key
-    return agent, workflow
 
 
 def trace_turn(engine: Engine, call: Call, account: Account) -> None:
@@ -100,4 +81,4 @@ def _describe(error: BaseException | None) -> str:
     return f"{type(error).__qualname__}: {error}"[:500]
 
 
-__all__ = ["trace_turn", "whose_call"]
+__all__ = ["trace_turn"]

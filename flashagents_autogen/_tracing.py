@@ -2,19 +2,26 @@
 
 AutoGen's own spans nest around it: the parent is the span that is current at the call. Messages go into
 a span only where the environment asks for it, as OpenTelemetry's own instrumentations have it:
-`OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true`.
+`OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true`. A span links to the one of the turn before it in
+the same team, whose answer is part of its prompt.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections import OrderedDict
 from typing import Any
 
 from autogen_core.models import CreateResult
 from opentelemetry import trace
 
 from flashagents_runtime import SamplingParams, Usage, __version__
+
+from ._whose_call import whose_call
+
+_MOST_WORKFLOWS = 1024
+_last: OrderedDict[str, trace.SpanContext] = OrderedDict()  # of each workflow, the span that ended last
 
 _CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
@@ -25,7 +32,10 @@ class ChatSpan:
     def __init__(self, model: str, sampling: SamplingParams, messages: Any, streaming: bool) -> None:
         tracer = trace.get_tracer("flashagents_autogen", __version__)
         # Not made current: in an async generator the current span would leak into the consumer.
-        self._span = tracer.start_span(f"chat {model}", kind=trace.SpanKind.CLIENT)
+        agent, self._workflow = whose_call()
+        before = _last.get(self._workflow)
+        links = None if before is None else [trace.Link(before, {"flashagents.link": "upstream_turn"})]
+        self._span = tracer.start_span(f"chat {model}", kind=trace.SpanKind.CLIENT, links=links)
         if not self._span.is_recording():
             return
         attributes: dict[str, Any] = {
@@ -40,6 +50,7 @@ class ChatSpan:
             "gen_ai.request.seed": sampling.sampling_seed,
             "gen_ai.request.stop_sequences": sampling.stop,
             "flashagents.request.stream": streaming,
+            "gen_ai.agent.name": agent or None,
         }
         self._span.set_attributes({name: value for name, value in attributes.items() if value is not None})
         if self._captures():
@@ -72,6 +83,11 @@ class ChatSpan:
             if error is not None:
                 self._span.set_attribute("error.type", type(error).__qualname__)
                 self._span.set_status(trace.StatusCode.ERROR, str(error)[:1000])
+            if error is None and self._workflow:
+                _last[self._workflow] = self._span.get_span_context()
+                _last.move_to_end(self._workflow)
+                if len(_last) > _MOST_WORKFLOWS:
+                    _last.popitem(last=False)
         self._span.end()
 
 

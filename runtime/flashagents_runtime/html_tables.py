@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .engine import Engine
 
 
 def shown(value: Any) -> str:
@@ -39,4 +42,11 @@ def figures_html(title: str, figures: Mapping[str, Any]) -> str:
     return f"<b>{escape(title)}</b>{html_table(rows)}"
 
 
-__all__ = ["figures_html", "html_table", "shown"]
+def engine_html(engine: Engine) -> str:
+    """What a notebook shows of an engine."""
+    if engine.info is None:
+        return f"<b>Engine</b>: not started (<code>{escape(repr(engine))}</code>)"
+    return engine.info._repr_html_()
+
+
+__all__ = ["engine_html", "figures_html", "html_table", "shown"]

@@ -65,6 +65,7 @@ def made_up(
                     )
                 trace.record(
                     SessionEnd(
+                        engine=ENGINE,
                         session=session,
                         time=end,
                         rid=f"{seed}-{w}-{i + 1}",

@@ -30,6 +30,7 @@ def test_a_comparison_of_twelve_agents(tmp_path: Path) -> None:
         assert {"decode", "prefilled ahead", "prefilled, then aborted", "tools", "hand-off gap"} <= set(
             legend
         )
+        assert page.locator("#sums tr:first-child td").count() == 4, "both traces, and the part"
         assert page.locator("table.turns").count() == 2
         assert page.locator("table.turns tbody tr").count() == 48
         assert complaints == []

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..engine_args import check_names
 from ..errors import EngineClosedError, EngineError, UnsupportedFeatureError
+from ..html_tables import engine_html
 from ..limits import check_request
 from ..types import Delta, EngineInfo, EngineState, GenerateRequest, Progress, ProgressCallback
 from . import io_thread
@@ -58,6 +59,9 @@ class EmbeddedEngine:
     def __repr__(self) -> str:
         state = "closed" if self._closed else "up" if self._alive() else "not started"
         return f"<EmbeddedEngine {self.model or 'default model'} ({state})>"
+
+    def _repr_html_(self) -> str:
+        return engine_html(self)
 
     @property
     def info(self) -> EngineInfo | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import EngineClosedError
+from ..html_tables import engine_html
 from ..types import Delta, EngineInfo, EngineState, GenerateRequest, ProgressCallback
 from .engine import EmbeddedEngine
 
@@ -130,6 +131,9 @@ class EngineLease:
     def info(self) -> EngineInfo | None:
         """See `Engine.info`."""
         return self._entry.engine.info
+
+    def _repr_html_(self) -> str:
+        return engine_html(self)
 
     async def start(self, progress: ProgressCallback | None = None) -> EngineInfo:
         """See `Engine.start`."""

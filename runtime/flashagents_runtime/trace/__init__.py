@@ -23,6 +23,7 @@ from .events import (
 from .recorder import Trace
 from .scope import Scope, current_scope, scope
 from .view import Gaps, Row, Summary, TraceView
+from .watch import watch_turn
 
 __all__ = [
     "AnyEvent",
@@ -48,4 +49,5 @@ __all__ = [
     "recording",
     "remove_sink",
     "scope",
+    "watch_turn",
 ]

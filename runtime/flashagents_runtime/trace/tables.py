@@ -59,11 +59,15 @@ def turn_rows(rows: Iterable[Row]) -> list[list[str]]:
 
 
 def summary_rows(summaries: Sequence[Summary]) -> list[list[str]]:
-    """Sums of one trace or of several side by side."""
-    return [
-        [title, *(cell(name, getattr(summary, name)) for summary in summaries)]
-        for name, title in SUMMARY.items()
-    ]
+    """Sums of one trace, or of two side by side with the first one's part of the second."""
+    rows = []
+    for name, title in SUMMARY.items():
+        values = [getattr(summary, name) for summary in summaries]
+        row = [title, *(cell(name, value) for value in values)]
+        if len(values) == 2:
+            row.append(f"{values[0] / values[1]:.0%}" if values[0] is not None and values[1] else "")
+        rows.append(row)
+    return rows
 
 
 def trace_html(trace: Trace) -> str:

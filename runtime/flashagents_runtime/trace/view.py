@@ -121,10 +121,10 @@ class TraceView:
         ends = {e.session: e for e in events if isinstance(e, SessionEnd)}
 
         def owned(event: _E, session: str) -> _E:
-            """With the agent of the turn that the session was for."""
+            """With the agent of the turn that the session was for; as labelled where none came."""
             end = ends.get(session)
             turn = turns.get(end.rid) if end is not None else None
-            if turn is None or event.agent:
+            if turn is None:
                 return event
             return msgspec.structs.replace(event, agent=turn.agent, workflow=turn.workflow)
 

@@ -9,7 +9,6 @@ import pytest
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.teams import RoundRobinGroupChat
 
-from flashagents_autogen import FlashAgentsChatCompletionClient
 from flashagents_runtime import (
     GenerateRequest,
     Reply,
@@ -19,7 +18,7 @@ from flashagents_runtime import (
     ToolCall,
 )
 from flashagents_runtime.handoff import Prefiller
-from flashagents_runtime.trace import Chunk, SessionEnd, ToolRun, Trace, Turn, scope
+from flashagents_runtime.trace import Chunk, SessionEnd, ToolRun, Trace, Turn, scope, watch_turn
 from helpers.clients import scripted, user
 from helpers.gated_engine import GatedEngine, breathe
 
@@ -151,7 +150,6 @@ async def test_a_session_belongs_to_the_agent_that_used_it() -> None:
 
 async def test_tracing_changes_no_answer() -> None:
     async def answers() -> list[object]:
-        client: FlashAgentsChatCompletionClient
         client, engine = scripted("One.", "Two.")
         said = [(await client.create([user(str(i))])).content for i in range(2)]
         return [*said, *(r.input_ids for r in engine.requests)]
@@ -159,3 +157,23 @@ async def test_tracing_changes_no_answer() -> None:
     without = await answers()
     with Trace():
         assert await answers() == without
+
+
+async def test_agents_without_a_client() -> None:
+    failing = Reply(text="x", error=RequestRejectedError("no room"))
+    engine = ScriptedEngine(["yes", failing, "a long answer"])
+    real = request([1, 2])
+    with Trace() as trace, scope(workflow="w"):
+        said = [delta async for delta in watch_turn(engine.generate(real), real, engine, agent="a")]
+        with pytest.raises(RequestRejectedError):
+            async for _ in watch_turn(engine.generate(request([3])), request([3]), engine):
+                pass
+        async with aclosing(watch_turn(engine.generate(request([4])), request([4]), engine)) as stream:
+            await anext(stream)
+    done, failed, left = turns(trace)
+    assert "".join(delta.text for delta in said) == "yes"
+    assert (done.agent, done.workflow, done.rid, done.outcome) == ("a", "w", real.rid, "done")
+    assert (done.prompt, done.completion) == (2, 3)
+    assert (failed.outcome, failed.error) == ("failed", "RequestRejectedError: no room")
+    assert (left.outcome, left.completion) == ("cancelled", 1)
+    assert len(engine.aborted) == 1

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from flashagents_runtime import ScriptedEngine, cli, remote, top
+from flashagents_runtime import ScriptedEngine, cli, embedded, remote, top
 from flashagents_runtime.trace import Trace, Turn
 from flashagents_runtime.trace.terminal import show
 from helpers.traces import made_up
@@ -97,3 +97,12 @@ async def test_notebooks_see_figures() -> None:
     info = await engine.start()
     assert "&lt;b&gt;" in info._repr_html_() and "<b>Engine</b>" in info._repr_html_()
     assert "kv total" in (await engine.state())._repr_html_()
+
+
+async def test_notebooks_see_engines() -> None:
+    engine = remote.RemoteEngine("http://127.0.0.1:9/<x>")
+    assert "not started" in engine._repr_html_() and "&lt;x&gt;" in engine._repr_html_()
+    await engine.close()
+    lease = embedded.acquire_engine("some model")
+    assert "not started" in lease._repr_html_() and "not started" in lease.engine._repr_html_()
+    await lease.close()
