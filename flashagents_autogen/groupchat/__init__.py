@@ -10,12 +10,16 @@ from .policy import GroupChatPolicy
 from .runtime import FlashGroupChatRuntime
 from .shapes import AutoGenShapeError
 from .trace import Event
+from .turns import HitRate, SlotCoverage, Turn
 
 __all__ = [
     "AutoGenShapeError",
     "Event",
     "FlashGroupChatRuntime",
     "GroupChatPolicy",
+    "HitRate",
+    "SlotCoverage",
+    "Turn",
     "current_runtime",
     "default_runtime",
     "install",
