@@ -18,13 +18,14 @@ from autogen_agentchat.teams import BaseGroupChat
 from autogen_core.models import CreateResult
 
 from .. import _side_channel
+from .._client import FlashAgentsChatCompletionClient
 from .._side_channel import ClientCall, Tap
 from . import hooks
 from .chains import Chains
 from .engines import Engines
 from .expectations import Expectations
 from .guess import Guess, Upstream
-from .members import inner_team, participant_of, speaking_agent, teams_within
+from .members import agents_within, inner_team, participant_of, speaking_agent, teams_within
 from .planner import Planner, in_order
 from .policy import GroupChatPolicy
 from .scope import RunScope, Seat, Speaker
@@ -281,6 +282,7 @@ class FlashGroupChatRuntime:
         """Make guesses and keep them warm. `new`: only where nothing is expected yet."""
         began = dict(scope.began)
         try:
+            await self._load(scope)
             found = guesses()
             iterator: Iterator[Guess] = iter(found if isinstance(found, Sequence) else list(found))
         except Exception as error:
@@ -296,6 +298,17 @@ class FlashGroupChatRuntime:
                     self._noted(scope, guess, expected)
             except Exception as error:
                 self.stumbled(scope, guess.name, error)
+
+    async def _load(self, scope: RunScope) -> None:
+        """Once a run: the tokenizers of those that have not spoken yet, where their engines are up."""
+        if scope.loaded or scope.team is None:
+            return
+        scope.loaded = True
+        members = [agent for p in scope.team._participants for agent in agents_within(p)]
+        clients = {id(c): c for c in (getattr(agent, "_model_client", None) for agent in members)}
+        for client in clients.values():
+            if isinstance(client, FlashAgentsChatCompletionClient):
+                await client._load_prompt_side()
 
     def _noted(self, scope: RunScope, guess: Guess, expected: Expected) -> None:
         forecast = expected.forecast
