@@ -15,6 +15,7 @@ from autogen_agentchat.teams._group_chat._magentic_one._magentic_one_orchestrato
     MagenticOneOrchestrator,
 )
 from autogen_agentchat.teams._group_chat._selector_group_chat import SelectorGroupChatManager
+from autogen_agentchat.teams._group_chat._swarm_group_chat import SwarmGroupChatManager
 from autogen_core import FunctionCall
 from autogen_core.models import AssistantMessage, FunctionExecutionResult, FunctionExecutionResultMessage
 
@@ -36,7 +37,7 @@ from .members import (
 )
 from .next_speakers import Next, first_speakers, next_speakers
 from .policy import GroupChatPolicy
-from .scope import RunScope, Seat, Speaker
+from .scope import RunScope, Said, Speaker
 
 _DEEPEST = 6  # teams within teams
 
@@ -77,7 +78,7 @@ class Planner:
     def after_handoff(self, speaker: Speaker, message: HandoffMessage) -> list[Guess]:
         """Who will read a message that is known already."""
         scope, names = speaker.scope, speaker.scope.manager._participant_names
-        if type(scope.team).__mro__ and any(c.__name__ == "Swarm" for c in type(scope.team).__mro__):
+        if isinstance(scope.manager, SwarmGroupChatManager):
             if message.target not in names or message.target == speaker.seat:
                 return []
             return list(self._participant(scope, Next(message.target), [message], []))
@@ -93,7 +94,7 @@ class Planner:
         self, scope: RunScope, seat: str, tail: Sequence[BaseChatMessage], sources: Sequence[Upstream]
     ) -> Iterator[Guess]:
         manager, society = scope.manager, scope.society
-        if manager is None or len(scope_depth(scope)) > _DEEPEST:
+        if manager is None or _depth(scope) > _DEEPEST:
             return
         if isinstance(manager, GraphFlowManager) and sources:
             sources = [said.upstream for said in in_order(scope)]
@@ -273,7 +274,7 @@ def _renumbered(
     return out, kept
 
 
-def in_order(scope: RunScope) -> list[Any]:
+def in_order(scope: RunScope) -> list[Said]:
     """What is said at once, in the order in which others will read it.
 
     AutoGen's teams publish messages as they are finished: those that have ended come first. Of those that
@@ -287,14 +288,8 @@ def in_order(scope: RunScope) -> list[Any]:
     return ended + [said for said in scope.said if not said.upstream.ended]
 
 
-def scope_depth(scope: RunScope) -> list[RunScope]:
-    """The run and those around it, innermost first."""
-    found = [scope]
-    seat: Seat | None = scope.outer
-    while seat is not None:
-        found.append(seat.scope)
-        seat = seat.scope.outer
-    return found
+def _depth(scope: RunScope) -> int:
+    return 1 if scope.outer is None else 1 + _depth(scope.outer.scope)
 
 
 __all__ = ["Planner", "in_order"]

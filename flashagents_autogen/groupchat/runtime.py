@@ -10,9 +10,9 @@ from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
-from autogen_agentchat.agents import AssistantAgent, SocietyOfMindAgent
+from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.messages import HandoffMessage
 from autogen_agentchat.teams import BaseGroupChat
 from autogen_core.models import CreateResult
@@ -33,6 +33,7 @@ from .shapes import check_shapes
 from .speakers import Speakers
 from .tap import CallTap, PlainTap
 from .trace import Event, Kind
+from .trust import Trust
 from .turns import Expected, HitRate, Turn, hit_rate
 
 _log = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class FlashGroupChatRuntime:
         turns: the latest requests of agents and managers, oldest first.
         engines: the prefillers by engine and event loop.
         expectations: what is kept warm now.
+        trust: which agents' messages are what their models say.
 
     Example:
         >>> async with FlashGroupChatRuntime() as runtime:
@@ -80,7 +82,7 @@ class FlashGroupChatRuntime:
         self._running: dict[int, RunScope] = {}  # by id of the team
         self._free = RunScope(None)
         self._reported: set[tuple[str, str]] = set()
-        self._trusted: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+        self.trust = Trust()
 
     # ---- life
 
@@ -335,13 +337,6 @@ class FlashGroupChatRuntime:
 
     # ---- what the taps tell
 
-    def trusts(self, speaker: Speaker) -> bool:
-        """Whether an agent's message is what its model says. Of agents of the user's own: once seen so."""
-        agent = speaker.key
-        if speaker.role != "member" or isinstance(agent, AssistantAgent | SocietyOfMindAgent):
-            return True
-        return self._trusted.get(agent, False)
-
     def note_end(self, upstream: Upstream) -> None:
         """A text is about to be whole."""
         self.expectations.note_end(upstream)
@@ -351,7 +346,7 @@ class FlashGroupChatRuntime:
         scope = speaker.scope
         if speaker.role in ("tool", "free"):
             self._chains.said(speaker.key, upstream.text)
-        self._learn_trust(speaker, upstream)
+        self.trust.learn(speaker, upstream)
         running = [said for said in scope.said if not said.upstream.ended]
         if (
             running
@@ -365,19 +360,6 @@ class FlashGroupChatRuntime:
                     scope, again.name, lambda: self._planner.while_speaking(again, running[0].upstream)
                 )
             )
-
-    def _learn_trust(self, speaker: Speaker, upstream: Upstream) -> None:
-        agent, scope = speaker.key, speaker.scope
-        if speaker.role != "member" or isinstance(agent, AssistantAgent | SocietyOfMindAgent):
-            return
-
-        async def compare() -> None:
-            await asyncio.sleep(0.05)
-            thread = getattr(scope.manager, "_message_thread", ())
-            mine = [m for m in thread if m.source == speaker.name]
-            self._trusted[agent] = bool(mine) and mine[-1].to_text() == upstream.text
-
-        scope.spawn(compare())
 
     def retract(self, speaker: Speaker, upstream: Upstream) -> None:
         """It was no message: readers go back to what they knew before."""

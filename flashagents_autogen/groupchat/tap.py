@@ -64,7 +64,7 @@ class CallTap:
         agent = speaker.key
         # A structured message is written anew for those who read it.
         structured = isinstance(agent, AssistantAgent) and agent._output_content_type is not None
-        feeds = not structured and runtime.trusts(speaker)
+        feeds = not structured and runtime.trust.believes(speaker)
         self.upstream = Upstream(speaker.name, feeds=feeds)
         self._runtime = runtime
         self._prefiller = prefiller
