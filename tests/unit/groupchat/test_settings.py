@@ -10,10 +10,11 @@ import pytest
 from autogen_agentchat.teams import DiGraphBuilder, GraphFlow, RoundRobinGroupChat
 from autogen_core import CancellationToken, SingleThreadedAgentRuntime
 
-from flashagents_autogen import FlashAgentsChatCompletionClient
+import flashagents_autogen
+from flashagents_autogen import FlashAgentsChatCompletionClient, FlashGroupChatRuntime
 from flashagents_runtime.scripted import Reply
 from helpers.gated_engine import GatedEngine
-from helpers.overlap import assistant, chunks, client_on, overlapping, shown
+from helpers.overlap import EAGER, assistant, chunks, client_on, overlapping, shown
 
 LONG = "look at the old town, then walk on along the river, and write down what you see. " * 2
 
@@ -117,3 +118,39 @@ async def test_cancelled_at_any_time_nothing_is_left(seed: int) -> None:
         await asyncio.wait([run])
         assert len(runtime.expectations) == 0
     assert not engine.waiting and not engine._running
+
+
+def test_one_runtime_in_several_event_loops() -> None:
+    """What was expected in a loop that is gone is no longer, and disturbs nobody."""
+    client = client_on(*texts(4))
+    a, b = assistant("a", client), assistant("b", client)
+    runtime = FlashGroupChatRuntime(EAGER)
+    runtime.link(a, b)
+    try:
+        for _ in range(2):
+            asyncio.run(a.run(task="Plan a trip."))
+            assert asyncio.run(b.run(task="Plan a trip.")).messages[-1].to_text()
+        asyncio.run(runtime.close())
+    finally:
+        runtime.stop()
+    assert len(runtime.expectations) == 0
+
+
+async def test_teams_in_two_threads_with_one_runtime() -> None:
+    runtime = flashagents_autogen.install(FlashGroupChatRuntime(EAGER))
+
+    def work() -> int:
+        async def run() -> int:
+            client = client_on(*texts(4))
+            team = RoundRobinGroupChat([assistant("a", client), assistant("b", client)], max_turns=4)
+            return len((await team.run(task="Plan a trip.")).messages)
+
+        return asyncio.run(run())
+
+    try:
+        counts = await asyncio.gather(*(asyncio.to_thread(work) for _ in range(4)))
+    finally:
+        flashagents_autogen.uninstall()
+        await runtime.close()
+    assert counts == [5] * 4
+    assert runtime.hit_rate().right == 12
