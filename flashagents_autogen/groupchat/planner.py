@@ -40,29 +40,33 @@ from .policy import GroupChatPolicy
 from .scope import RunScope, Said, Speaker
 
 _DEEPEST = 6  # teams within teams
+_MOST_TEAMS = 256  # whose speakers are remembered
 
 
 class Planner:
     """Makes guesses. Reads AutoGen's objects, and changes none.
 
     Attributes:
-        follows: for each team, how often who has followed whom.
+        follows: how often who has followed whom, by the kind of a team and its members' names: an application
+            that builds its team anew for each task goes on learning.
         tools: the tools that an agent has offered last.
     """
 
     def __init__(self, policy: GroupChatPolicy) -> None:
         self._policy = policy
-        self.follows: WeakKeyDictionary[BaseGroupChat, Counter[tuple[str, str]]] = WeakKeyDictionary()
+        self.follows: dict[tuple[str, ...], Counter[tuple[str, str]]] = {}
         self.tools: WeakKeyDictionary[Any, list[ToolDefinition]] = WeakKeyDictionary()
 
     def followed(self, scope: RunScope, name: str) -> None:
         """A participant's turn begins: it has followed the last one."""
         if scope.team is not None and scope.last is not None and scope.last != name:
-            self.follows.setdefault(scope.team, Counter())[scope.last, name] += 1
+            if len(self.follows) >= _MOST_TEAMS and _kind(scope.team) not in self.follows:
+                del self.follows[next(iter(self.follows))]
+            self.follows.setdefault(_kind(scope.team), Counter())[scope.last, name] += 1
         scope.last = name
 
     def _follows(self, scope: RunScope) -> Counter[tuple[str, str]]:
-        return Counter() if scope.team is None else self.follows.get(scope.team, Counter())
+        return Counter() if scope.team is None else self.follows.get(_kind(scope.team), Counter())
 
     # While somebody speaks.
 
@@ -286,6 +290,10 @@ def in_order(scope: RunScope) -> list[Said]:
     ended = [said for said in scope.said if said.upstream.ended]
     ended.sort(key=lambda said: said.upstream.ended_at)
     return ended + [said for said in scope.said if not said.upstream.ended]
+
+
+def _kind(team: BaseGroupChat) -> tuple[str, ...]:
+    return (type(team).__name__, *team._participant_names)
 
 
 def _depth(scope: RunScope) -> int:
