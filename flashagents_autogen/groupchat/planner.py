@@ -24,7 +24,7 @@ from flashagents_runtime.handoff import slot_marker
 
 from . import contexts
 from .guess import Guess, Upstream, filled, guess_agent, side_of
-from .manager_prompts import guess_ledger, guess_selector, guess_society
+from .manager_prompts import guess_final_answer, guess_ledger, guess_selector, guess_society
 from .members import (
     agents_within,
     ends_after_this_turn,
@@ -93,6 +93,11 @@ class Planner:
         if name not in scope.manager._participant_names:
             return []
         return list(self._participant(scope, Next(name), [upstream.message(0)], [upstream]))
+
+    def satisfied(self, scope: RunScope) -> list[Guess]:
+        """MagenticOne's ledger says that nothing is left to do."""
+        guess = guess_final_answer(scope.manager)
+        return [] if guess is None else [guess]
 
     def _after(
         self, scope: RunScope, seat: str, tail: Sequence[BaseChatMessage], sources: Sequence[Upstream]

@@ -278,6 +278,11 @@ class FlashGroupChatRuntime:
         scope = speaker.scope
         scope.spawn(self._place(scope, speaker.name, lambda: self._planner.instructed(scope, name, upstream)))
 
+    def plan_final_answer(self, speaker: Speaker) -> None:
+        """MagenticOne's manager has found that the request is satisfied."""
+        scope = speaker.scope
+        scope.spawn(self._place(scope, speaker.name, lambda: self._planner.satisfied(scope)))
+
     async def _place(
         self, scope: RunScope, about: str, guesses: Callable[[], Iterable[Guess]], *, new: bool = False
     ) -> None:

@@ -152,6 +152,9 @@ SHAPES = (
         sets=("_conditions",),
     ),
     Shape(
+        _MAGENTIC + "._get_final_answer_prompt", "the prompt of MagenticOne's answer", parameters=("task",)
+    ),
+    Shape(
         _MAGENTIC + "._get_compatible_context", "the prompt of MagenticOne's ledger", parameters=("messages",)
     ),
     Shape(

@@ -114,6 +114,9 @@ class CallTap:
 
     def _read_ledger(self, ledger: LedgerWatch, text: str) -> None:
         new = ledger.feed(text)
+        if ledger.satisfied:
+            self._ledger = None
+            self._runtime.plan_final_answer(self.speaker)
         if ledger.satisfied or ledger.speaker is None:
             return
         if self._instruction is None:
