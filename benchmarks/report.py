@@ -53,12 +53,15 @@ and prompts were equal in all of them. Of the requests that came after another a
 `foreseen_percent`, the whole conversation had been forecast; `right_percent`, and rightly so. `slot_percent`:
 tokens of an upstream text in such a prompt that had been prefilled when the request came (a Swarm's hand-off
 is known as a whole and has none). `cached_percent`: of the prompt, found in the cache. Where a model decides
-who speaks, the rest are candidates that were not guessed.
+who speaks, the rest are candidates that were not guessed. A scripted engine prefills at once: what an engine
+has done in time is on the page of the hand-off.
+""",
+    "groupchat_overhead": """
+### What the team layer costs
 
-The cost of the team layer, of a RoundRobin team with the default model's tokenizer and heads of about 1,200
-tokens: `cpu_us_per_token`, the process's CPU time with the overlap minus without, forecasts and warm-up
-requests included (mark: under 50); `share_percent`, the same of the turns' time (mark: under 1); `said_us`,
-handing on one delta.
+A RoundRobin team with the default model's tokenizer and heads of about 1,200 tokens: `cpu_us_per_token`, the
+process's CPU time with the overlap minus without, forecasts and warm-up requests included (mark: under 50);
+`share_percent`, the same of the turns' time (mark: under 1); `said_us`, handing on one delta.
 """,
     "trace_cost": """
 ## What recording costs

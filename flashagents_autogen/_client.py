@@ -275,6 +275,11 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
             self._engine, model.tokenizer, self.model_info, self._create_args, self._lora, self._cache_salt
         )
 
+    async def _load_prompt_side(self) -> None:
+        """Load the tokenizer where the engine is up already: the first call would do so."""
+        if self._source.loaded is None and self._engine.info is not None and not self._closed:
+            await asyncio.to_thread(self._source.load)
+
     @contextlib.contextmanager
     def _account(self, call: Call, messages: Sequence[LLMMessage], streaming: bool) -> Iterator[Account]:
         """Around a request: its span, who else follows it, and its usage however it ends."""

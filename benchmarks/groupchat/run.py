@@ -1,6 +1,7 @@
 """Forecast hit rates of each kind of team, and what the team layer costs.
 
-    python benchmarks/groupchat/run.py [--conversations FOLDER] [--count 40]
+    python benchmarks/groupchat/run.py [--conversations FOLDER] [--count 40] [--teams ...]
+        [--skip-overhead]
 
 Runs on a scripted engine in this process (no model).
 
@@ -123,7 +124,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--teams", nargs="*", default=list(replay.KINDS), help="kinds of teams")
     parser.add_argument("--skip-overhead", action="store_true")
-    parser.add_argument("--out", type=Path, default=RESULTS / "groupchat.jsonl")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the rows")
     arguments = parser.parse_args()
     if arguments.conversations is None:
         name, conversations = "made up", replay.made_up(arguments.count)
@@ -133,8 +134,11 @@ def main() -> None:
         conversations = [one for file in files for one in replay.load(file)][: arguments.count]
     shared = common("autogen-agentchat", "tokenizers")
     given = " --conversations FOLDER" if arguments.conversations else ""
+    given += " --skip-overhead" if arguments.skip_overhead else ""
+    given += "" if arguments.teams else " --teams"
     shared["command"] = f"python benchmarks/groupchat/run.py{given}"
-    rows = []
+    rows: list[dict[str, Any]] = []
+    costs: list[dict[str, Any]] = []
     for kind in arguments.teams:
         turns = asyncio.run(hits(kind, conversations))
         rate = hit_rate(turns)
@@ -161,8 +165,9 @@ def main() -> None:
             "tokens/s": round(1 / INTERVAL),
         }
         for metric, values in asyncio.run(overhead(arguments.repeats)).items():
-            rows.append(row("groupchat", "ours", case, metric, values, shared))
-    append(arguments.out, rows)
+            costs.append(row("groupchat_overhead", "ours", case, metric, values, shared))
+    append(arguments.out / "groupchat.jsonl", rows)
+    append(arguments.out / "groupchat_overhead.jsonl", costs)
 
 
 if __name__ == "__main__":

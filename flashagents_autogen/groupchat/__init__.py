@@ -5,17 +5,24 @@ that these are in the engine's KV cache when their turn comes. What agents say d
 request is the ordinary one.
 """
 
-from ._install import current_runtime, default_runtime, install, uninstall
-from .policy import GroupChatPolicy
-from .runtime import FlashGroupChatRuntime
-from .shapes import AutoGenShapeError
-from .trace import Event
+from .shapes import AutoGenShapeError, check_shapes
+
+check_shapes()  # before the modules below, which import what it checks
+
+from ._install import current_runtime, default_runtime, install, uninstall  # noqa: E402
+from .policy import GroupChatPolicy  # noqa: E402
+from .runtime import FlashGroupChatRuntime  # noqa: E402
+from .trace import Event  # noqa: E402
+from .turns import HitRate, SlotCoverage, Turn  # noqa: E402
 
 __all__ = [
     "AutoGenShapeError",
     "Event",
     "FlashGroupChatRuntime",
     "GroupChatPolicy",
+    "HitRate",
+    "SlotCoverage",
+    "Turn",
     "current_runtime",
     "default_runtime",
     "install",

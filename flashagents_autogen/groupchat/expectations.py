@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -62,28 +63,25 @@ class Expectations:
         """
         if guess.side.engine.info is None or (not guess.certain and not self._may_speculate()):
             return None
+        key = id(guess.key)
         self._asked += 1
-        mine, key = self._asked, id(guess.key)
+        mine = self._asked
         if not new:
             self._newest[key] = mine
-        rules = await rules_of(guess.side.tokenizer)
-        if not new:
-            if self._newest.get(key) != mine:
+        try:
+            rules = await rules_of(guess.side.tokenizer)
+            if not new and self._newest.get(key) != mine:
                 return None  # a newer guess has come while the tokenizer was read
-            del self._newest[key]
+        finally:
+            if self._newest.get(key) == mine:
+                del self._newest[key]
         if not still() or scope.ended or (new and (key in self._waiting or key in self._newest)):
             return None
         forecast = guess.forecast()
         if not forecast.head:
             return None
-        expected = self._waiting.get(id(guess.key))
-        namespace = (guess.side.lora, guess.side.cache_salt)
-        if expected is not None and (
-            expected.downstream.session.state in ("generating", "closed")
-            or expected.guess.side.engine is not guess.side.engine
-            or expected.rules is not rules
-            or _names(expected) != namespace
-        ):
+        expected = self._waiting.get(key)
+        if expected is not None and not self._serves(expected, guess, rules):
             self._drop(guess.key)
             expected = None
         if expected is None:
@@ -97,8 +95,8 @@ class Expectations:
             of, start = self._starts.get(guess.key, (rules, ("", [])))
             start = start if of is rules else ("", [])
             downstream = Downstream(session, forecast, rules, batch=self._batch, start=start)
-            expected = Expected(guess, forecast, downstream, rules, scope)
-            self._waiting[id(guess.key)] = expected
+            loop = asyncio.get_running_loop()
+            expected = self._waiting[key] = Expected(guess, forecast, downstream, rules, scope, loop)
         else:
             expected.unhook()
             expected.downstream.restart(forecast)
@@ -119,19 +117,18 @@ class Expectations:
             return None
         expected.unhook()
         request = call.call.request
-        same = (expected.guess.side.engine is call.client.engine) and _names(expected) == (
-            request.lora,
-            request.cache_salt,
-        )
-        if not same or expected.guess.key is not key:
-            self.book(expected)
-            expected.downstream.session.abandon()
+        if (
+            expected.guess.side.engine is not call.client.engine
+            or _namespace(expected) != (request.lora, request.cache_salt)
+            or expected.loop is not asyncio.get_running_loop()
+        ):
+            self._discard(expected)
             return None
         return expected
 
     def note_end(self, upstream: Upstream) -> None:
         """Before a source ends: how far its readers have got."""
-        for expected in self._waiting.values():
+        for expected in list(self._waiting.values()):
             for slot, source in enumerate(expected.guess.sources):
                 if source is upstream:
                     expected.note_end(slot)
@@ -154,28 +151,40 @@ class Expectations:
 
     def abandon(self, scope: RunScope | None) -> list[Expected]:
         """Close all that ends with this run, or everything, without waiting; returns what was closed."""
-        gone = {k: e for k, e in self._waiting.items() if scope is None or e.scope is scope}
-        for key, expected in gone.items():
+        gone = [(k, e) for k, e in list(self._waiting.items()) if scope is None or e.scope is scope]
+        for key, expected in gone:
             del self._waiting[key]
-            expected.unhook()
-            expected.downstream.session.abandon()
-            self.book(expected)
-        return list(gone.values())
+            self._discard(expected)
+        return [expected for _, expected in gone]
 
     async def wait(self, closed: Sequence[Expected]) -> None:
         """Wait until nothing of these is in flight any more."""
         for expected in closed:
-            await expected.downstream.close()
+            if expected.loop is asyncio.get_running_loop():
+                await expected.downstream.close()
 
     async def close(self, scope: RunScope | None) -> None:
         """Close all that ends with this run, or everything, and wait for it."""
         await self.wait(self.abandon(scope))
 
     def _drop(self, key: Any) -> None:
-        expected = self._waiting.pop(id(key))
+        self._discard(self._waiting.pop(id(key)))
+
+    def _discard(self, expected: Expected) -> None:
         expected.unhook()
-        expected.downstream.session.abandon()
+        if expected.loop is asyncio.get_running_loop():  # else its requests have gone with their loop
+            expected.downstream.session.abandon()
         self.book(expected)
+
+    def _serves(self, expected: Expected, guess: Guess, rules: CutRules) -> bool:
+        """Whether a session can go on with a new guess."""
+        return (
+            expected.downstream.session.state not in ("generating", "closed")
+            and expected.guess.side.engine is guess.side.engine
+            and expected.rules is rules
+            and _namespace(expected) == (guess.side.lora, guess.side.cache_salt)
+            and expected.loop is asyncio.get_running_loop()
+        )
 
     def book(self, expected: Expected) -> None:
         """It has closed: add up what it came to."""
@@ -187,7 +196,7 @@ class Expectations:
         return self.wasted <= self._policy.grace + self._policy.waste * self.computed
 
 
-def _names(expected: Expected) -> tuple[str | None, str | None]:
+def _namespace(expected: Expected) -> tuple[str | None, str | None]:
     session = expected.downstream.session
     return session.lora, session.cache_salt
 

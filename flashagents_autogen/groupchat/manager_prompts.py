@@ -70,6 +70,17 @@ def guess_ledger(manager: MagenticOneOrchestrator, message: TextMessage, source:
     return Guess(manager, manager._name, side, filled(chat), sources=(source,))
 
 
+def guess_final_answer(manager: MagenticOneOrchestrator) -> Guess | None:
+    """The prompt of MagenticOne's final answer, once its ledger says that the request is satisfied."""
+    side = side_of(manager._model_client)
+    if side is None:
+        return None
+    prompt = manager._get_final_answer_prompt(manager._task)
+    context = [*manager._thread_to_context(), UserMessage(content=prompt, source=manager._name)]
+    chat = side.chat(manager._get_compatible_context(context))
+    return Guess(manager, manager._name, side, filled(chat))
+
+
 def guess_society(
     agent: SocietyOfMindAgent, said: Sequence[BaseChatMessage], sources: Sequence[Upstream]
 ) -> Guess | None:
@@ -96,4 +107,4 @@ def _with_text(message: LLMMessage, marker: str, texts: Sequence[str]) -> LLMMes
     return message
 
 
-__all__ = ["guess_ledger", "guess_selector", "guess_society"]
+__all__ = ["guess_final_answer", "guess_ledger", "guess_selector", "guess_society"]

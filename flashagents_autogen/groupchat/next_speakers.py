@@ -10,6 +10,7 @@ from typing import Any
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.base import Handoff
 from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
+from autogen_agentchat.teams import GraphFlow, RoundRobinGroupChat, Swarm
 from autogen_agentchat.teams._group_chat._graph._digraph_group_chat import DiGraphEdge, GraphFlowManager
 from autogen_agentchat.teams._group_chat._magentic_one._magentic_one_orchestrator import (
     MagenticOneOrchestrator,
@@ -68,16 +69,14 @@ def first_speakers(team: Any, manager: Any, task: Sequence[BaseChatMessage]) -> 
     names: list[str] = team._participant_names
     if len(names) == 1:
         return names
-    kind = type(team).__mro__
-    called = {cls.__name__ for cls in kind}
-    if "RoundRobinGroupChat" in called:
+    if isinstance(team, RoundRobinGroupChat):
         return [names[0 if manager is None else manager._next_speaker_index]]
-    if "Swarm" in called:
+    if isinstance(team, Swarm):
         for message in reversed(task):
             if isinstance(message, HandoffMessage) and message.target in names:
                 return [message.target]
         return [names[0] if manager is None else manager._current_speaker]
-    if "GraphFlow" in called:
+    if isinstance(team, GraphFlow):
         if manager is not None:
             return list(manager._ready)
         return sorted(team._graph.get_start_nodes())

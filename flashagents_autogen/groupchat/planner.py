@@ -15,6 +15,7 @@ from autogen_agentchat.teams._group_chat._magentic_one._magentic_one_orchestrato
     MagenticOneOrchestrator,
 )
 from autogen_agentchat.teams._group_chat._selector_group_chat import SelectorGroupChatManager
+from autogen_agentchat.teams._group_chat._swarm_group_chat import SwarmGroupChatManager
 from autogen_core import FunctionCall
 from autogen_core.models import AssistantMessage, FunctionExecutionResult, FunctionExecutionResultMessage
 
@@ -23,7 +24,7 @@ from flashagents_runtime.handoff import slot_marker
 
 from . import contexts
 from .guess import Guess, Upstream, filled, guess_agent, side_of
-from .manager_prompts import guess_ledger, guess_selector, guess_society
+from .manager_prompts import guess_final_answer, guess_ledger, guess_selector, guess_society
 from .members import (
     agents_within,
     ends_after_this_turn,
@@ -36,32 +37,36 @@ from .members import (
 )
 from .next_speakers import Next, first_speakers, next_speakers
 from .policy import GroupChatPolicy
-from .scope import RunScope, Seat, Speaker
+from .scope import RunScope, Said, Speaker
 
 _DEEPEST = 6  # teams within teams
+_MOST_TEAMS = 256  # whose speakers are remembered
 
 
 class Planner:
     """Makes guesses. Reads AutoGen's objects, and changes none.
 
     Attributes:
-        follows: for each team, how often who has followed whom.
+        follows: how often who has followed whom, by the kind of a team and its members' names: an application
+            that builds its team anew for each task goes on learning.
         tools: the tools that an agent has offered last.
     """
 
     def __init__(self, policy: GroupChatPolicy) -> None:
         self._policy = policy
-        self.follows: WeakKeyDictionary[BaseGroupChat, Counter[tuple[str, str]]] = WeakKeyDictionary()
+        self.follows: dict[tuple[str, ...], Counter[tuple[str, str]]] = {}
         self.tools: WeakKeyDictionary[Any, list[ToolDefinition]] = WeakKeyDictionary()
 
     def followed(self, scope: RunScope, name: str) -> None:
         """A participant's turn begins: it has followed the last one."""
         if scope.team is not None and scope.last is not None and scope.last != name:
-            self.follows.setdefault(scope.team, Counter())[scope.last, name] += 1
+            if len(self.follows) >= _MOST_TEAMS and _kind(scope.team) not in self.follows:
+                del self.follows[next(iter(self.follows))]
+            self.follows.setdefault(_kind(scope.team), Counter())[scope.last, name] += 1
         scope.last = name
 
     def _follows(self, scope: RunScope) -> Counter[tuple[str, str]]:
-        return Counter() if scope.team is None else self.follows.get(scope.team, Counter())
+        return Counter() if scope.team is None else self.follows.get(_kind(scope.team), Counter())
 
     # While somebody speaks.
 
@@ -77,7 +82,7 @@ class Planner:
     def after_handoff(self, speaker: Speaker, message: HandoffMessage) -> list[Guess]:
         """Who will read a message that is known already."""
         scope, names = speaker.scope, speaker.scope.manager._participant_names
-        if type(scope.team).__mro__ and any(c.__name__ == "Swarm" for c in type(scope.team).__mro__):
+        if isinstance(scope.manager, SwarmGroupChatManager):
             if message.target not in names or message.target == speaker.seat:
                 return []
             return list(self._participant(scope, Next(message.target), [message], []))
@@ -89,11 +94,16 @@ class Planner:
             return []
         return list(self._participant(scope, Next(name), [upstream.message(0)], [upstream]))
 
+    def satisfied(self, scope: RunScope) -> list[Guess]:
+        """MagenticOne's ledger says that nothing is left to do."""
+        guess = guess_final_answer(scope.manager)
+        return [] if guess is None else [guess]
+
     def _after(
         self, scope: RunScope, seat: str, tail: Sequence[BaseChatMessage], sources: Sequence[Upstream]
     ) -> Iterator[Guess]:
         manager, society = scope.manager, scope.society
-        if manager is None or len(scope_depth(scope)) > _DEEPEST:
+        if manager is None or _depth(scope) > _DEEPEST:
             return
         if isinstance(manager, GraphFlowManager) and sources:
             sources = [said.upstream for said in in_order(scope)]
@@ -273,7 +283,7 @@ def _renumbered(
     return out, kept
 
 
-def in_order(scope: RunScope) -> list[Any]:
+def in_order(scope: RunScope) -> list[Said]:
     """What is said at once, in the order in which others will read it.
 
     AutoGen's teams publish messages as they are finished: those that have ended come first. Of those that
@@ -287,14 +297,12 @@ def in_order(scope: RunScope) -> list[Any]:
     return ended + [said for said in scope.said if not said.upstream.ended]
 
 
-def scope_depth(scope: RunScope) -> list[RunScope]:
-    """The run and those around it, innermost first."""
-    found = [scope]
-    seat: Seat | None = scope.outer
-    while seat is not None:
-        found.append(seat.scope)
-        seat = seat.scope.outer
-    return found
+def _kind(team: BaseGroupChat) -> tuple[str, ...]:
+    return (type(team).__name__, *team._participant_names)
+
+
+def _depth(scope: RunScope) -> int:
+    return 1 if scope.outer is None else 1 + _depth(scope.outer.scope)
 
 
 __all__ = ["Planner", "in_order"]

@@ -10,21 +10,22 @@ from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
-from autogen_agentchat.agents import AssistantAgent, SocietyOfMindAgent
+from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.messages import HandoffMessage
 from autogen_agentchat.teams import BaseGroupChat
 from autogen_core.models import CreateResult
 
 from .. import _side_channel
+from .._client import FlashAgentsChatCompletionClient
 from .._side_channel import ClientCall, Tap
 from . import hooks
 from .chains import Chains
 from .engines import Engines
 from .expectations import Expectations
 from .guess import Guess, Upstream
-from .members import inner_team, participant_of, speaking_agent, teams_within
+from .members import agents_within, inner_team, participant_of, speaking_agent, teams_within
 from .planner import Planner, in_order
 from .policy import GroupChatPolicy
 from .scope import RunScope, Seat, Speaker
@@ -32,6 +33,7 @@ from .shapes import check_shapes
 from .speakers import Speakers
 from .tap import CallTap, PlainTap
 from .trace import Event, Kind
+from .trust import Trust
 from .turns import Expected, HitRate, Turn, hit_rate
 
 _log = logging.getLogger(__name__)
@@ -54,6 +56,7 @@ class FlashGroupChatRuntime:
         turns: the latest requests of agents and managers, oldest first.
         engines: the prefillers by engine and event loop.
         expectations: what is kept warm now.
+        trust: which agents' messages are what their models say.
 
     Example:
         >>> async with FlashGroupChatRuntime() as runtime:
@@ -79,7 +82,7 @@ class FlashGroupChatRuntime:
         self._running: dict[int, RunScope] = {}  # by id of the team
         self._free = RunScope(None)
         self._reported: set[tuple[str, str]] = set()
-        self._trusted: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+        self.trust = Trust()
 
     # ---- life
 
@@ -275,12 +278,18 @@ class FlashGroupChatRuntime:
         scope = speaker.scope
         scope.spawn(self._place(scope, speaker.name, lambda: self._planner.instructed(scope, name, upstream)))
 
+    def plan_final_answer(self, speaker: Speaker) -> None:
+        """MagenticOne's manager has found that the request is satisfied."""
+        scope = speaker.scope
+        scope.spawn(self._place(scope, speaker.name, lambda: self._planner.satisfied(scope)))
+
     async def _place(
         self, scope: RunScope, about: str, guesses: Callable[[], Iterable[Guess]], *, new: bool = False
     ) -> None:
         """Make guesses and keep them warm. `new`: only where nothing is expected yet."""
         began = dict(scope.began)
         try:
+            await self._load(scope)
             found = guesses()
             iterator: Iterator[Guess] = iter(found if isinstance(found, Sequence) else list(found))
         except Exception as error:
@@ -296,6 +305,17 @@ class FlashGroupChatRuntime:
                     self._noted(scope, guess, expected)
             except Exception as error:
                 self.stumbled(scope, guess.name, error)
+
+    async def _load(self, scope: RunScope) -> None:
+        """Once a run: the tokenizers of those that have not spoken yet, where their engines are up."""
+        if scope.loaded or scope.team is None:
+            return
+        scope.loaded = True
+        members = [agent for p in scope.team._participants for agent in agents_within(p)]
+        clients = {id(c): c for c in (getattr(agent, "_model_client", None) for agent in members)}
+        for client in clients.values():
+            if isinstance(client, FlashAgentsChatCompletionClient):
+                await client._load_prompt_side()
 
     def _noted(self, scope: RunScope, guess: Guess, expected: Expected) -> None:
         forecast = expected.forecast
@@ -322,13 +342,6 @@ class FlashGroupChatRuntime:
 
     # ---- what the taps tell
 
-    def trusts(self, speaker: Speaker) -> bool:
-        """Whether an agent's message is what its model says. Of agents of the user's own: once seen so."""
-        agent = speaker.key
-        if speaker.role != "member" or isinstance(agent, AssistantAgent | SocietyOfMindAgent):
-            return True
-        return self._trusted.get(agent, False)
-
     def note_end(self, upstream: Upstream) -> None:
         """A text is about to be whole."""
         self.expectations.note_end(upstream)
@@ -338,7 +351,7 @@ class FlashGroupChatRuntime:
         scope = speaker.scope
         if speaker.role in ("tool", "free"):
             self._chains.said(speaker.key, upstream.text)
-        self._learn_trust(speaker, upstream)
+        self.trust.learn(speaker, upstream)
         running = [said for said in scope.said if not said.upstream.ended]
         if (
             running
@@ -352,19 +365,6 @@ class FlashGroupChatRuntime:
                     scope, again.name, lambda: self._planner.while_speaking(again, running[0].upstream)
                 )
             )
-
-    def _learn_trust(self, speaker: Speaker, upstream: Upstream) -> None:
-        agent, scope = speaker.key, speaker.scope
-        if speaker.role != "member" or isinstance(agent, AssistantAgent | SocietyOfMindAgent):
-            return
-
-        async def compare() -> None:
-            await asyncio.sleep(0.05)
-            thread = getattr(scope.manager, "_message_thread", ())
-            mine = [m for m in thread if m.source == speaker.name]
-            self._trusted[agent] = bool(mine) and mine[-1].to_text() == upstream.text
-
-        scope.spawn(compare())
 
     def retract(self, speaker: Speaker, upstream: Upstream) -> None:
         """It was no message: readers go back to what they knew before."""

@@ -35,6 +35,8 @@ class RunScope:
         last: who spoke last.
         first: length of the team's thread when its first agent spoke: up to there it is the task.
         began: how often each agent has begun to speak, by `id`.
+        ended: the run is over.
+        loaded: the tokenizers of its members have been looked after.
     """
 
     def __init__(self, team: BaseGroupChat | None, outer: Seat | None = None, host: Any = None) -> None:
@@ -46,6 +48,7 @@ class RunScope:
         self.first: int | None = None
         self.began: dict[int, int] = {}
         self.ended = False
+        self.loaded = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property

@@ -77,7 +77,16 @@ SHAPES = (
     Shape(
         _TEAMS + "_base_group_chat_manager:BaseGroupChatManager.__init__",
         "whose turn it is",
-        sets=("_active_speakers", "_current_turn", "_max_turns", "_message_thread", "_termination_condition"),
+        sets=(
+            "_active_speakers",
+            "_current_turn",
+            "_max_turns",
+            "_message_thread",
+            "_name",
+            "_participant_descriptions",
+            "_participant_names",
+            "_termination_condition",
+        ),
     ),
     Shape(
         _TEAMS + "_chat_agent_container:ChatAgentContainer.__init__",
@@ -116,6 +125,37 @@ SHAPES = (
         _TEAMS + "_graph._digraph_group_chat:GraphFlowManager.__init__",
         "the next nodes of a GraphFlow",
         sets=("_graph", "_edges", "_remaining", "_ready"),
+    ),
+    Shape(
+        _TEAMS + "_graph._digraph_group_chat:GraphFlowManager._build_lookup_tables",
+        "the next nodes of a GraphFlow",
+        sets=("_activation",),
+    ),
+    Shape(
+        _TEAMS + "_graph._digraph_group_chat:GraphFlow.__init__",
+        "the first nodes of a GraphFlow",
+        sets=("_graph",),
+    ),
+    Shape(
+        _TEAMS + "_swarm_group_chat:SwarmGroupChatManager.__init__",
+        "who begins in a Swarm that goes on",
+        sets=("_current_speaker",),
+    ),
+    Shape(
+        "autogen_agentchat.conditions._terminations:MaxMessageTermination.__init__",
+        "whether a turn is the last",
+        sets=("_message_count", "_max_messages", "_include_agent_event"),
+    ),
+    Shape(
+        "autogen_agentchat.base._termination:OrTerminationCondition.__init__",
+        "whether a turn is the last",
+        sets=("_conditions",),
+    ),
+    Shape(
+        _MAGENTIC + "._get_final_answer_prompt", "the prompt of MagenticOne's answer", parameters=("task",)
+    ),
+    Shape(
+        _MAGENTIC + "._get_compatible_context", "the prompt of MagenticOne's ledger", parameters=("messages",)
     ),
     Shape(
         _MAGENTIC + "._thread_to_context",
@@ -162,6 +202,26 @@ SHAPES = (
         "autogen_agentchat.agents._message_filter_agent:MessageFilterAgent._apply_filter",
         "what a filtered agent will read",
         parameters=("messages",),
+    ),
+    Shape(
+        "autogen_agentchat.agents._message_filter_agent:MessageFilterAgent.__init__",
+        "whom a filter is for",
+        sets=("_wrapped_agent",),
+    ),
+    Shape(
+        "autogen_agentchat.agents._assistant_agent:AssistantAgent._call_llm",
+        "agents that make their prompts in another way are not guessed",
+        parameters=("model_client", "model_client_stream", "system_messages", "model_context"),
+    ),
+    Shape(
+        "autogen_agentchat.agents._assistant_agent:AssistantAgent._add_messages_to_context",
+        "agents that read in another way are not guessed",
+        parameters=("model_context", "messages"),
+    ),
+    Shape(
+        "autogen_core.tools._static_workbench:StaticWorkbench.__init__",
+        "agents behind tools",
+        sets=("_tools",),
     ),
     Shape(
         "autogen_agentchat.tools._task_runner_tool:TaskRunnerTool.__init__",

@@ -71,8 +71,8 @@ class Speakers:
 
     def leave(self, scope: RunScope) -> None:
         """It has ended."""
-        self._topics = {topic: seat for topic, seat in self._topics.items() if seat.scope is not scope}
-        self._seats = {key: seat for key, seat in self._seats.items() if seat.scope is not scope}
+        self._topics = {topic: seat for topic, seat in list(self._topics.items()) if seat.scope is not scope}
+        self._seats = {key: seat for key, seat in list(self._seats.items()) if seat.scope is not scope}
 
     def seat_of(self, agent: Any) -> Seat | None:
         """Where an agent speaks in a run."""
@@ -123,7 +123,7 @@ class Speakers:
 
     def _assistant(self, call: ClientCall) -> AssistantAgent | None:
         known: Iterable[AssistantAgent] = self._agents.get(call.client, ())
-        mine = [agent for agent in known if agent._model_client is call.client and is_assistant(agent)]
+        mine = [agent for agent in list(known) if agent._model_client is call.client and is_assistant(agent)]
         for same in (True, False):
             found = [agent for agent in mine if speaks_through(agent, call.messages, same=same)]
             if len(found) == 1:

@@ -64,7 +64,7 @@ class CallTap:
         agent = speaker.key
         # A structured message is written anew for those who read it.
         structured = isinstance(agent, AssistantAgent) and agent._output_content_type is not None
-        feeds = not structured and runtime.trusts(speaker)
+        feeds = not structured and runtime.trust.believes(speaker)
         self.upstream = Upstream(speaker.name, feeds=feeds)
         self._runtime = runtime
         self._prefiller = prefiller
@@ -114,6 +114,9 @@ class CallTap:
 
     def _read_ledger(self, ledger: LedgerWatch, text: str) -> None:
         new = ledger.feed(text)
+        if ledger.satisfied:
+            self._ledger = None
+            self._runtime.plan_final_answer(self.speaker)
         if ledger.satisfied or ledger.speaker is None:
             return
         if self._instruction is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -35,7 +36,7 @@ class SlotCoverage:
 
 @dataclass
 class Expected:
-    """An agent whose next prompt is kept warm.
+    """An agent whose next prompt is kept warm, in the event loop that it was first expected in.
 
     `early`: for each of the guess's sources that has ended, how far the prompt had been sent by then.
     """
@@ -45,6 +46,7 @@ class Expected:
     downstream: Downstream
     rules: CutRules
     scope: object
+    loop: asyncio.AbstractEventLoop
     early: dict[int, int] = field(default_factory=dict)
 
     def note_end(self, slot: int) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.teams import BaseGroupChat, RoundRobinGroupChat
+from autogen_agentchat.teams._group_chat._selector_group_chat import SelectorGroupChatManager
 
 import flashagents_autogen
 from flashagents_autogen import FlashGroupChatRuntime, GroupChatPolicy
 from flashagents_autogen.groupchat import AutoGenShapeError, default_runtime
-from flashagents_autogen.groupchat.shapes import SHAPES, Shape, check_shape
+from flashagents_autogen.groupchat.shapes import SHAPES, Shape, check_shape, check_shapes
 from helpers.overlap import EAGER, assistant, chunks, client_on, overlapping
 
 LONG = "look at the old town, then walk on along the river, and write down what you see. " * 2
@@ -104,3 +105,9 @@ def test_another_shape_is_a_clear_error(shape: Shape, problem: str) -> None:
     with pytest.raises(AutoGenShapeError, match=problem) as caught:
         check_shape(shape)
     assert caught.value.symbol in str(caught.value) and caught.value.version in str(caught.value)
+
+
+def test_a_release_that_has_lost_something_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(SelectorGroupChatManager, "construct_message_history")
+    with pytest.raises(AutoGenShapeError, match=r"construct_message_history is missing in .* 0\.7"):
+        check_shapes.__wrapped__()

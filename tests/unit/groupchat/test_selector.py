@@ -7,7 +7,7 @@ from typing import Any
 
 from autogen_agentchat.teams import SelectorGroupChat
 
-from helpers.overlap import EAGER, assistant, both
+from helpers.overlap import EAGER, assistant, both, client_on, overlapping
 
 NAMES = ("planner", "local", "language")
 
@@ -44,6 +44,17 @@ async def test_who_has_often_followed_is_warmed_while_one_speaks() -> None:
     later = [turn for turn in runtime.turns if turn.agent in NAMES][4:]
     assert [turn.right for turn in later] == [True] * 4
     assert all(turn.prewarmed > 200 for turn in later)
+
+
+async def test_a_team_that_is_built_anew_is_known() -> None:
+    order = ("planner", "local", "language")
+    async with overlapping() as runtime:
+        for _ in range(2):
+            flash = team(client_on(*script(order)), turns=3)
+            runtime.attach(flash)
+            await flash.run(task="Plan a trip.")
+    agents = [turn.right for turn in runtime.turns if turn.agent in NAMES]
+    assert agents == [None, None, None, None, True, True]
 
 
 async def test_nobody_is_guessed_without_candidates() -> None:
