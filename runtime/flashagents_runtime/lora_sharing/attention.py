@@ -197,6 +197,8 @@ def backend_class() -> Any:
 
         def _fill(self, indices: Any, requests: Any, lens: Any, indptr: Any) -> None:
             """The first `lens` slots of each request, end to end."""
+            if not len(requests):  # an idle pass
+                return
             if indices.is_cuda:
                 copy = seams.symbol(
                     "sglang.kernels.ops.kvcache.kv_indices.create_flashinfer_kv_indices_triton"
