@@ -43,8 +43,8 @@ class FakeSGLang:
         self.bodies: list[dict[str, Any]] = []
         self.aborts: list[str] = []
 
-    async def serve(self) -> TestServer:
-        """A running server on a free port of the loopback; close it with `await server.close()`."""
+    async def serve(self, port: int | None = None) -> TestServer:
+        """A running server on a port of the loopback (a free one); close it with `await server.close()`."""
         app = web.Application(middlewares=[self._authorise])
         app.router.add_get("/model_info", self._model_info)
         app.router.add_get("/server_info", self._server_info)
@@ -54,7 +54,7 @@ class FakeSGLang:
         app.router.add_post("/flush_cache", self._flush)
         app.router.add_post("/separate_reasoning", self._separate)
         app.router.add_post("/parse_function_call", self._parse)
-        server = TestServer(app)
+        server = TestServer(app, port=port)
         await server.start_server()
         return server
 
