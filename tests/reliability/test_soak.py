@@ -69,5 +69,5 @@ async def test_a_wrong_answer_is_found() -> None:
 def test_growth_is_told() -> None:
     steady, held = [1e6] * 30, [1e8] * 30
     assert soak.is_flat(steady, held)
-    assert not soak.is_flat(steady, [1e8 * (1 + i / 500) for i in range(30)])
+    assert not soak.is_flat(steady, [1e8 * (1 + i / 200) for i in range(30)])
     assert not soak.is_flat([1e6 + i * 3e5 for i in range(30)], held)
