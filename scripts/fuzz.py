@@ -2,17 +2,20 @@
 
     python scripts/fuzz.py --seconds 60 gguf wire events      all three, a minute each
 
-An input that raises anything but the documented errors is a crash: atheris prints it and stops. Without atheris
-(it has wheels for Linux and CPython 3.11 to 3.13) the same targets are tried with random changes of sound inputs,
-seeded and without guidance.
+An input that raises anything but the documented errors is a crash: atheris prints it and stops. Without
+atheris (it has wheels for Linux and CPython 3.11 to 3.13) the same targets are tried with random changes of
+sound inputs, seeded and without guidance.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
+import contextlib
 import importlib
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,16 +37,15 @@ def gguf_target() -> tuple[Target, list[bytes]]:
 
     tiny = importlib.import_module("helpers.tiny_gguf")
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     out = folder / "out"
     out.mkdir()
     source = folder / "x.gguf"
 
     def target(data: bytes) -> None:
         source.write_bytes(data)
-        try:
+        with contextlib.suppress(ModelIntegrityError, UnsupportedFeatureError):
             convert_gguf(source, out)
-        except (ModelIntegrityError, UnsupportedFeatureError):
-            pass
 
     return target, [tiny.write_gguf(folder / "seed.gguf").read_bytes()]
 
