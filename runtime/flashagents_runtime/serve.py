@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -75,7 +77,7 @@ def serve(model: str, user_args: Sequence[str], limits: Limits | None = None) ->
     import torch
 
     from . import sglang_seams as seams
-    from .host.build import default_args
+    from .host.build import default_args, meet_in_a_file
     from .host.children import run_detokenizer_process, run_scheduler_process
     from .plugin import register
 
@@ -106,13 +108,18 @@ def serve(model: str, user_args: Sequence[str], limits: Limits | None = None) ->
         ) from e
     if limits != NO_LIMITS:
         app.add_middleware(LimitLayer, limits=limits)
+    private = tempfile.mkdtemp(prefix="flashagents-serve-")
+    meet_in_a_file(vars(server_args), f"{private}/ranks")
     try:
         launch_server(
             server_args,
             run_scheduler_process_func=run_scheduler_process,
             run_detokenizer_process_func=run_detokenizer_process,
         )
-    finally:  # as SGLang's own launcher does: its children outlive it otherwise
+    finally:
+        shutil.rmtree(
+            private, ignore_errors=True
+        )  # as SGLang's own launcher does: its children outlive it otherwise
         for child in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
