@@ -116,13 +116,11 @@ def serve(model: str, user_args: Sequence[str], limits: Limits | None = None) ->
             run_scheduler_process_func=run_scheduler_process,
             run_detokenizer_process_func=run_detokenizer_process,
         )
-    finally:
-        shutil.rmtree(
-            private, ignore_errors=True
-        )  # as SGLang's own launcher does: its children outlive it otherwise
+    finally:  # as SGLang's own launcher does: its children outlive it otherwise
         for child in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
+        shutil.rmtree(private, ignore_errors=True)
 
 
 __all__ = ["check_exposure", "serve", "server_argv"]
