@@ -13,31 +13,7 @@ from flashagents_runtime import EngineState, ScriptedEngine
 from flashagents_runtime.metrics import EngineCollector
 from flashagents_runtime.plugin_figures import numbers, plugin_figures
 from flashagents_runtime.trace import engine_name
-
-SERVER = {
-    "internal_states": [
-        {
-            "flashagents": {
-                "features": {
-                    "soft_pins": {"active": True, "pins": 3, "expired": 0},
-                    "warmup_budget": {"active": True, "share": None, "held": 1.5},
-                    "sjf": {"active": False, "reason": "off"},
-                    "lora_sharing": {"active": True, "scheme": "base_lr", "row_bytes": 1024},
-                }
-            }
-        }
-    ]
-}
-FIGURES = {
-    "soft_pins": {"pins": 3, "expired": 0},
-    "warmup_budget": {"held": 1.5},
-    "lora_sharing": {"row_bytes": 1024},
-}
-
-
-class Plugged(ScriptedEngine):
-    async def internal_state(self) -> dict[str, Any]:
-        return SERVER
+from helpers.plugged_engine import FIGURES, SERVER, PluggedEngine
 
 
 class Silent(ScriptedEngine):
@@ -65,7 +41,7 @@ def collect(registry: CollectorRegistry) -> Iterator[Any]:
 
 
 async def test_numbers_of_active_features() -> None:
-    assert numbers(SERVER) == FIGURES == await plugin_figures(Plugged())
+    assert numbers(SERVER) == FIGURES == await plugin_figures(PluggedEngine())
     assert await plugin_figures(ScriptedEngine()) == {}
 
 
@@ -85,7 +61,7 @@ def test_other_servers_have_none(server: dict[str, Any]) -> None:
 
 
 async def test_what_prometheus_sees(registry: CollectorRegistry, collect: Any) -> None:
-    engine = Plugged(max_total_tokens=1000)
+    engine = PluggedEngine(max_total_tokens=1000)
     await engine.start()
     collect(engine)
     name = engine_name(engine)
