@@ -1,4 +1,4 @@
-"""Make docs/performance.md from the rows of the small experiments:  python benchmarks/report.py
+"""Make docs/performance.md from the rows of the small experiments:  python -m benchmarks.report
 
 The kernels, the intra-turn cache and the hand-off have pages of their own, made by their own reports.
 """
@@ -30,9 +30,34 @@ TEXTS = {
     "client_overhead": """
 ## The client's cost a token
 
-On a scripted engine, one core. `chunk_us`: from the engine's delta to AutoGen's chunk (mark: under 100).
-`agent_chunk_us`: the same up to the consumer of `AssistantAgent.run_stream`. `tokens_per_s`: what 64 streams
-carry in all; `cost_us` is what the client adds to the engine alone. `share_percent`: where the time goes.
+Cases without a wire: a scripted engine in the application's process, one core. `chunk_us`: from the engine's
+delta to AutoGen's chunk (mark: under 100). `agent_chunk_us`: the same up to the consumer of
+`AssistantAgent.run_stream`. `tokens_per_s`: what 64 streams carry in all; `cost_us` is what the client adds
+to the engine alone. `share_percent`: where the time goes.
+
+Cases with a wire: the engine is another process that speaks at 200 tokens/s a stream, over our frames
+(embedded) or as SGLang's HTTP server does (remote). `chunk_us`: from the arrival of a token's bytes to
+AutoGen's chunk; an embedded engine's I/O thread has to wake the task's own loop for it, a remote one's bytes
+arrive there. `cpu_us_per_token`: CPU time of the application's process; `tokens_per_core_s` is its
+reciprocal, what one core carries in all; `pace`: 1 keeps up with the producer, which shares the machine.
+The machine's CPUs were shared with other work while this was measured: read the ratios, not the figures.
+With 64 streams a remote token costs more than an embedded one because HTTP brings each stream's token by
+itself, and one frame those of all streams.
+""",
+    "groupchat": """
+## Teams that overlap
+
+Conversations played by each kind of AutoGen team on a scripted engine, without and with the overlap; messages
+and prompts were equal in all of them. Of the requests that came after another agent had spoken:
+`foreseen_percent`, the whole conversation had been forecast; `right_percent`, and rightly so. `slot_percent`:
+tokens of an upstream text in such a prompt that had been prefilled when the request came (a Swarm's hand-off
+is known as a whole and has none). `cached_percent`: of the prompt, found in the cache. Where a model decides
+who speaks, the rest are candidates that were not guessed.
+
+The cost of the team layer, of a RoundRobin team with the default model's tokenizer and heads of about 1,200
+tokens: `cpu_us_per_token`, the process's CPU time with the overlap minus without, forecasts and warm-up
+requests included (mark: under 50); `share_percent`, the same of the turns' time (mark: under 1); `said_us`,
+handing on one delta.
 """,
     "trace_cost": """
 ## What recording costs

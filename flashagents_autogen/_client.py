@@ -62,6 +62,7 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         engine_url: a running SGLang server instead, such as "http://127.0.0.1:30000"; `model` then names
             the tokenizer where the server's model path is not to be had here.
         api_key: that server's key.
+        tls_ca_file: PEM file of the authority, or of the self-signed certificate, of an https server.
         model_info: overrides what is inferred from the model's configuration and chat template.
         tokenizer: overrides the model's own tokenizer and chat template.
         lora: name of the LoRA adapter that this client speaks through.
@@ -90,6 +91,7 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         engine_args: Mapping[str, Any] | None = None,
         engine_url: str | None = None,
         api_key: str | None = None,
+        tls_ca_file: str | Path | None = None,
         model_info: ModelInfo | None = None,
         tokenizer: ChatTokenizer | None = None,
         lora: str | None = None,
@@ -106,12 +108,17 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
                 "engine is an engine that exists, engine_args are for one that the client starts, and "
                 "engine_url is for a server: give one of the three"
             )
+        if tls_ca_file is not None and engine_url is None:
+            raise ValueError("tls_ca_file is for a server: give its engine_url")
         self._model = None if model is None else str(model)
         self._engine_args = dict(engine_args or {})
         self._given_engine = engine is not None
         self._engine_url = engine_url
         self._api_key = api_key
-        self._engine = engine or _make_engine(model, self._engine_args, engine_url, api_key)
+        self._tls_ca_file = None if tls_ca_file is None else str(tls_ca_file)
+        self._engine = engine or _make_engine(
+            model, self._engine_args, engine_url, api_key, self._tls_ca_file
+        )
         self._tokenizer = tokenizer
         self._source = ModelSource(model, self._engine if engine_url is not None else engine, tokenizer)
         self._explicit_model_info = model_info
@@ -362,6 +369,7 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
             engine_args=without_secrets(self._engine_args),
             engine_url=self._engine_url,
             api_key=None if self._api_key is None else SecretStr(self._api_key),
+            tls_ca_file=self._tls_ca_file,
             model_info=self._explicit_model_info,
             lora=self._lora,
             cache_salt=None if self._cache_salt is None else SecretStr(self._cache_salt),
@@ -380,6 +388,7 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
             engine_args=config.engine_args,
             engine_url=config.engine_url,
             api_key=config.api_key.get_secret_value() if config.api_key is not None else None,
+            tls_ca_file=config.tls_ca_file,
             model_info=config.model_info,
             lora=config.lora,
             cache_salt=config.cache_salt.get_secret_value() if config.cache_salt is not None else None,
@@ -394,12 +403,16 @@ def _rebuild(
 
 
 def _make_engine(
-    model: str | Path | None, engine_args: Mapping[str, Any], url: str | None, api_key: str | None
+    model: str | Path | None,
+    engine_args: Mapping[str, Any],
+    url: str | None,
+    api_key: str | None,
+    tls_ca_file: str | None,
 ) -> Engine:
     if url is not None:
         from flashagents_runtime.remote import RemoteEngine
 
-        return RemoteEngine(url, api_key=api_key)
+        return RemoteEngine(url, api_key=api_key, tls_ca_file=tls_ca_file)
     from flashagents_runtime.embedded import acquire_engine
 
     return acquire_engine(model, engine_args)

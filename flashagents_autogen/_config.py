@@ -20,6 +20,7 @@ class FlashAgentsClientConfig(CreateArgs):
         engine_args: SGLang's `ServerArgs` by name, plain JSON values.
         engine_url: a running SGLang server instead of an engine of one's own.
         api_key: that server's key. A secret, as `cache_salt`.
+        tls_ca_file: PEM file that its certificate is checked with.
         model_info: overrides what is inferred from the model.
         lora: name of the LoRA adapter that this client speaks through.
         cache_salt: namespace of the prefix cache. A secret: written out as text it is masked, and a
@@ -32,6 +33,7 @@ class FlashAgentsClientConfig(CreateArgs):
     engine_args: dict[str, Any] = Field(default_factory=dict)
     engine_url: str | None = None
     api_key: SecretStr | None = None
+    tls_ca_file: str | None = None
     model_info: ModelInfo | None = None
     lora: str | None = None
     cache_salt: SecretStr | None = None

@@ -2,7 +2,8 @@
 
     python benchmarks/client_overhead/run.py [--tokens 2000] [--repeats 7] [--out FILE]
 
-Runs on a scripted engine in this process (no model), one core. Three figures:
+Runs on a scripted engine in this process (no model), one core; `wires.py` beside it has the same with the
+two wires that real engines have. Three figures:
 
 - `chunk_us`: from the moment the engine hands a delta out until AutoGen's consumer has the chunk:
   median over the tokens of a stream. Case `cancellation_token`: with AutoGen's token or without.
@@ -17,23 +18,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import cProfile
-import json
 import pstats
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.messages import ModelClientStreamingChunkEvent
 from autogen_core import CancellationToken
 from autogen_core.models import UserMessage
+from rows import RESULTS, append, common
+from rows import row as make_row
 
 from flashagents_autogen import FlashAgentsChatCompletionClient
 from flashagents_runtime import Delta, GenerateRequest, Reply, ScriptedEngine
@@ -133,39 +133,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--tokens", type=int, default=2000)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument(
-        "--out", type=Path, default=Path(__file__).parents[1] / "results/client_overhead.jsonl"
-    )
+    parser.add_argument("--out", type=Path, default=RESULTS / "client_overhead.jsonl")
     args = parser.parse_args()
-    root = Path(__file__).parents[2]
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True)
-    common = {
-        "run": datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"),
-        "device": "cpu",
-        "commit": commit.stdout.strip(),
-        "versions": {
-            "python": ".".join(map(str, sys.version_info[:3])),
-            "autogen_core": version("autogen-core"),
-        },
-        "command": "python benchmarks/client_overhead/run.py"
-        f" --tokens {args.tokens} --repeats {args.repeats}",
-    }
+    shared = common("autogen_core")
     rows: list[dict[str, Any]] = []
 
     def row(variant: str, case: dict[str, Any], metric: str, values: list[float]) -> None:
-        p20, p50, p80 = (statistics.quantiles(values * 2, n=10)[i] for i in (1, 4, 7))
-        figures = {"p20": round(p20, 2), "p50": round(p50, 2), "p80": round(p80, 2), "n": len(values)}
-        rows.append(
-            {
-                "experiment": "client_overhead",
-                "variant": variant,
-                "case": case,
-                "metric": metric,
-                **figures,
-                **common,
-            }
-        )
-        print(f"{variant:14} {metric:16} {case}  p20 {p20:.2f}  p50 {p50:.2f}  p80 {p80:.2f}")
+        rows.append(make_row("client_overhead", variant, case, metric, values, shared))
 
     n, repeats = args.tokens, args.repeats
     for with_token in (False, True):
@@ -184,9 +158,7 @@ def main() -> None:
     )
     for part, share in asyncio.run(shares(n // 4)).items():
         row("ours", {**case, "part": part}, "share_percent", [share])
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    with args.out.open("a") as file:
-        file.writelines(json.dumps(r) + "\n" for r in rows)
+    append(args.out, rows)
 
 
 if __name__ == "__main__":

@@ -141,7 +141,7 @@ def adapter_tensors(shape: str, number: int, rank: int) -> tuple[dict[str, Any],
 
 
 class SharingEngine:
-    """An engine whose adapters share as `scheme` says; "none" is stock SGLang, without our plug-in.
+    """An engine whose adapters share as `scheme` says; "none" is stock SGLang.
 
     Args:
         scheme: `lora_sharing`.
@@ -183,9 +183,11 @@ class SharingEngine:
             args |= {"attention_backend": "torch_native"}
         if folders is not None:
             args["lora_paths"] = {name: str(path) for name, path in zip(roles, folders, strict=True)}
+        # Stock, but for the handshake: nothing else of the plug-in is on.
+        args["radix_cache_backend"] = plugin.CACHE_BACKEND
+        os.environ["FLASHAGENTS_DISABLE"] = "intra_turn" if scheme == "none" else ""
         if scheme != "none":
             args |= {"lora_sharing": scheme, "lora_groups": {"team": list(roles)}}
-            args["radix_cache_backend"] = plugin.CACHE_BACKEND
             if scheme != "full" and not cpu:
                 args.pop("attention_backend", None)
         args = take_arguments(args, cuda=not cpu)
@@ -202,7 +204,7 @@ class SharingEngine:
 
     def load(self, name: str, tensors: dict[str, Any], config: dict[str, Any]) -> None:
         """Load an adapter from tensors."""
-        result = self.engine.load_lora_adapter_from_tensors(name, list(tensors.items()), config)
+        result = self.engine.load_lora_adapter_from_tensors(name, tensors, config)
         if not result.success:
             raise RuntimeError(f"{name}: {result.error_message}")
 

@@ -88,6 +88,19 @@ def http(port: int) -> None:
     app = FastAPI()
     tick = asyncio.Event()
 
+    @app.get("/model_info")
+    async def model_info() -> dict[str, Any]:
+        return {"model_path": "stub", "tool_call_parser": None, "reasoning_parser": None}
+
+    @app.get("/server_info")
+    async def server_info() -> dict[str, Any]:
+        return {
+            "version": "0.5.18",
+            "context_length": 1 << 20,
+            "max_total_num_tokens": 1 << 20,
+            "incremental_streaming_output": True,
+        }
+
     @app.post("/generate")
     async def generate(body: dict):  # type: ignore[no-untyped-def, type-arg]  # FastAPI reads these
         n = body["sampling_params"]["max_new_tokens"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from . import hooks
 from .runtime import FlashGroupChatRuntime
 from .shapes import check_shapes
@@ -10,7 +13,7 @@ _current: FlashGroupChatRuntime | None = None
 _default: FlashGroupChatRuntime | None = None
 
 
-def install(runtime: FlashGroupChatRuntime | None = None) -> FlashGroupChatRuntime:
+def install(runtime: FlashGroupChatRuntime | None = None, *, mend: bool = False) -> FlashGroupChatRuntime:
     """Let the agents of every AutoGen team in this process overlap; nothing else has to change.
 
     Teams that exist already are included. A team that was attached to another runtime stays with it.
@@ -18,6 +21,9 @@ def install(runtime: FlashGroupChatRuntime | None = None) -> FlashGroupChatRunti
 
     Args:
         runtime: to use; by default one with the default policy.
+        mend: also end a team at once when its run is cancelled (its token, its task, Ctrl-C, a time-out), let
+            it go on afterwards, and so on: all of `TeamFixes`, for teams of AutoGen's own classes that have
+            not run yet.
 
     Returns:
         The runtime in use, for its `turns`, `events` and figures.
@@ -33,8 +39,14 @@ def install(runtime: FlashGroupChatRuntime | None = None) -> FlashGroupChatRunti
         _current.stop()
     _current = runtime
     runtime.start()
-    hooks.hook_everywhere(runtime)
+    hooks.hook_everywhere(runtime, _mender() if mend else None)
     return runtime
+
+
+def _mender() -> Callable[[Any], object]:
+    from ..teams import mend  # the teams are built on this package
+
+    return mend
 
 
 def uninstall() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from flashagents_runtime.handoff import Downstream, PromptForecast
+from flashagents_runtime.handoff import CutRules, Downstream, PromptForecast
 from flashagents_runtime.handoff.stable_tokenizer import DEFAULT_BATCH
 
 from .._side_channel import ClientCall
@@ -33,6 +34,8 @@ class Expectations:
         self._waiting: dict[int, Expected] = {}
         self._asked = 0
         self._newest: dict[int, int] = {}  # of the guesses that are being worked out, by object
+        # The tokens of an agent's last head: its next one begins alike.
+        self._starts: WeakKeyDictionary[Any, tuple[CutRules, tuple[str, list[int]]]] = WeakKeyDictionary()
         # Characters a commit: no more than the tokens of a chunk, so that small chunks can be filled.
         self._batch = min(DEFAULT_BATCH, policy.chunk_size or DEFAULT_BATCH)
 
@@ -77,7 +80,9 @@ class Expectations:
         namespace = (guess.side.lora, guess.side.cache_salt)
         if expected is not None and (
             expected.downstream.session.state in ("generating", "closed")
-            or (expected.guess.side.engine, *_names(expected)) != (guess.side.engine, *namespace)
+            or expected.guess.side.engine is not guess.side.engine
+            or expected.rules is not rules
+            or _names(expected) != namespace
         ):
             self._drop(guess.key)
             expected = None
@@ -87,9 +92,11 @@ class Expectations:
                 lora=guess.side.lora,
                 cache_salt=guess.side.cache_salt,
                 agent=guess.name,
-                workflow=getattr(scope.team, "_team_id", ""),  # as AutoGen's runtime tells the client
+                workflow=scope.workflow,
             )
-            downstream = Downstream(session, forecast, rules, batch=self._batch)
+            of, start = self._starts.get(guess.key, (rules, ("", [])))
+            start = start if of is rules else ("", [])
+            downstream = Downstream(session, forecast, rules, batch=self._batch, start=start)
             expected = Expected(guess, forecast, downstream, rules, scope)
             self._waiting[id(guess.key)] = expected
         else:
@@ -97,6 +104,7 @@ class Expectations:
             expected.downstream.restart(forecast)
             expected.guess, expected.forecast, expected.scope = guess, forecast, scope
             expected.early.clear()
+        self._starts[guess.key] = rules, expected.downstream.start
         expected.downstream.session.flush(always=True)
         if guess.known:
             for slot, source in enumerate(guess.sources):

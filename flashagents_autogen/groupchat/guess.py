@@ -118,7 +118,13 @@ class Guess:
 
 def filled(chat: Sequence[ChatMessage]) -> Callable[[Sequence[str]], list[ChatMessage]]:
     """The function of a `Guess` for a conversation with `slot_marker`s in it."""
-    return lambda texts: [fill(message, texts) for message in chat]
+    gaps = {i for i, message in enumerate(chat) if _has_gap(message)}
+    return lambda texts: [fill(m, texts) if i in gaps else m for i, m in enumerate(chat)]
+
+
+def _has_gap(message: ChatMessage) -> bool:
+    simple = isinstance(message.content, str) and not message.tool_calls
+    return not simple or slot_marker(0)[0] in str(message.content)
 
 
 def side_of(client: Any) -> PromptSide | None:

@@ -37,6 +37,7 @@ class RunFollower(Protocol):
 
 _attached: WeakKeyDictionary[Any, RunFollower] = WeakKeyDictionary()
 _everywhere: RunFollower | None = None
+_mend: Callable[[Any], object] | None = None
 
 
 def follower_of(team: Any) -> RunFollower | None:
@@ -63,10 +64,13 @@ def unhook_team(team: Any) -> None:
         del team.run_stream
 
 
-def hook_everywhere(follower: RunFollower) -> None:
-    """Follow every team and agent of the process; a later call replaces the follower."""
-    global _everywhere
-    _everywhere = follower
+def hook_everywhere(follower: RunFollower, mend: Callable[[Any], object] | None = None) -> None:
+    """Follow every team and agent of the process; a later call replaces the follower.
+
+    `mend` is shown each team before a run, and may change its class.
+    """
+    global _everywhere, _mend
+    _everywhere, _mend = follower, mend
     if not hasattr(BaseGroupChat.run_stream, _MARK):
         original = BaseGroupChat.run_stream
         _set(BaseGroupChat, "run_stream", _wrap_run(original, lambda args: (args[0], args)))
@@ -76,8 +80,8 @@ def hook_everywhere(follower: RunFollower) -> None:
 
 def unhook_everywhere() -> None:
     """Put AutoGen's own methods back; fine where they are there."""
-    global _everywhere
-    _everywhere = None
+    global _everywhere, _mend
+    _everywhere = _mend = None
     for cls, name in ((BaseGroupChat, "run_stream"), (AssistantAgent, "on_messages_stream")):
         original = getattr(getattr(cls, name), _MARK, None)
         if original is not None:
@@ -96,8 +100,17 @@ def _wrap_run(
         team, passed = read(args)
         follower = follower_of(team)
         run = None if follower is None else follower.begin_run(team)
+        before = type(team)
+        if _mend is not None:
+            _mend(team)
         try:
-            async with aclosing(original(*passed, **options)) as stream:
+            # A class of its own may run it in another way.
+            stock = (
+                original(*passed, **options)
+                if type(team) is before
+                else type(team).run_stream(team, **options)
+            )
+            async with aclosing(stock) as stream:
                 async for item in stream:
                     yield item
         finally:

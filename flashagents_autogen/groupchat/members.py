@@ -152,7 +152,7 @@ def speaks_through(agent: AssistantAgent, messages: Sequence[LLMMessage], *, sam
 
 def ends_after_this_turn(manager: Any) -> bool:
     """Whether the run is known to end once the agent that speaks now has spoken one message."""
-    limit = manager._max_turns
+    limit = None if hasattr(manager, "_n_rounds") else manager._max_turns  # MagenticOne counts its own rounds
     if limit is not None and manager._current_turn + 1 >= limit:
         return True
     return _ends(manager._termination_condition)

@@ -218,7 +218,11 @@ class FlashGroupChatRuntime:
 
     def on_call(self, call: ClientCall) -> Tap | None:
         """See `_side_channel.Listener`."""
-        speaker = self._speakers.who(call, self._free)
+        try:
+            speaker = self._speakers.who(call, self._free)
+        except Exception as error:
+            self.stumbled(self._free, "", error)
+            return None
         if speaker is None or (speaker.scope.team is None and speaker.role == "member"):
             return None
         scope = speaker.scope
@@ -247,7 +251,7 @@ class FlashGroupChatRuntime:
             scope.speaks(speaker.key, speaker.seat, tap.upstream)
         else:
             scope.began[id(speaker.key)] = scope.began.get(id(speaker.key), 0) + 1
-            if speaker.role == "free":
+            if isinstance(speaker.key, AssistantAgent):
                 self._chains.seen(speaker.key, tap.call.messages)
         if self.policy.stream:
             scope.spawn(self._place(scope, speaker.name, lambda: self._guesses(speaker, tap.upstream)))
@@ -255,11 +259,10 @@ class FlashGroupChatRuntime:
             scope.spawn(self._place(scope, "", lambda: self._planner.heads(scope, [speaker.key]), new=True))
 
     def _guesses(self, speaker: Speaker, upstream: Upstream) -> Iterable[Guess]:
-        if speaker.role == "tool" or speaker.role == "free":
+        if speaker.role in ("tool", "free"):
             owned = self._speakers.owner_of(speaker.key)
-            if owned is not None and speaker.role == "tool":
-                return self._planner.tool_result(*owned, speaker.key, upstream)
-            return self._chains.guesses(speaker.key, upstream, self._planner.tools)
+            found = [] if owned is None else self._planner.tool_result(*owned, speaker.key, upstream)
+            return found or self._chains.guesses(speaker.key, upstream, self._planner.tools)
         return self._planner.while_speaking(speaker, upstream)
 
     def plan_handoff(self, speaker: Speaker, message: HandoffMessage) -> None:
@@ -333,7 +336,7 @@ class FlashGroupChatRuntime:
     def ended(self, speaker: Speaker, upstream: Upstream) -> None:
         """A text is whole: in a fan-in its place among the others may be another one now."""
         scope = speaker.scope
-        if speaker.role == "free":
+        if speaker.role in ("tool", "free"):
             self._chains.said(speaker.key, upstream.text)
         self._learn_trust(speaker, upstream)
         running = [said for said in scope.said if not said.upstream.ended]

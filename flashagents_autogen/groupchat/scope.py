@@ -54,6 +54,11 @@ class RunScope:
         return "" if self.team is None else self.team.name
 
     @property
+    def workflow(self) -> str:
+        """The name under which traces have this run: AutoGen's id of the team."""
+        return "" if self.team is None else self.team._team_id
+
+    @property
     def root(self) -> RunScope:
         """The outermost run that this one is part of."""
         return self if self.outer is None else self.outer.scope.root

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from autogen_agentchat.agents import AssistantAgent, SocietyOfMindAgent
 from autogen_agentchat.teams import BaseGroupChat
@@ -27,6 +27,10 @@ from .members import (
 from .scope import RunScope, Seat, Speaker
 
 
+def _nothing() -> None:
+    """As a reference to something that is gone."""
+
+
 class Speakers:
     """Everybody who may call, as far as we have heard of them.
 
@@ -34,25 +38,22 @@ class Speakers:
     """
 
     def __init__(self) -> None:
-        self._agents: dict[int, WeakSet[AssistantAgent]] = {}  # by id of the client
-        self._owners: dict[
-            int, tuple[WeakSet[AssistantAgent], Any]
-        ] = {}  # by id of the agent behind the tool
-        self._inner: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        self._agents: WeakKeyDictionary[Any, WeakSet[AssistantAgent]] = WeakKeyDictionary()  # by client
+        # The owner of a tool and the tool, by the agent behind it.
+        self._owners: WeakKeyDictionary[Any, tuple[ref[AssistantAgent], ref[Any]]] = WeakKeyDictionary()
         self._seats: dict[int, Seat] = {}  # by id of the speaking agent
         self._topics: dict[str, Seat] = {}  # by topic type; the manager's has no name
 
     def note(self, agent: Any) -> None:
         """An agent has been heard of; also those behind its tools."""
         if isinstance(agent, AssistantAgent):
-            known = self._agents.setdefault(id(agent._model_client), WeakSet())
+            known = self._agents.setdefault(agent._model_client, WeakSet())
             if agent in known:
                 return
             known.add(agent)
             for tool in task_runners(agent):
                 inner = tool._task_runner
-                self._owners[id(inner)] = (WeakSet([agent]), tool)
-                self._inner[id(inner)] = inner
+                self._owners[inner] = (ref(agent), ref(tool))
                 for other in agents_within(inner):
                     self.note(other)
 
@@ -84,11 +85,8 @@ class Speakers:
 
     def owner_of(self, agent: Any) -> tuple[AssistantAgent, Any] | None:
         """The agent that has this one behind a tool, and the tool."""
-        if self._inner.get(id(agent)) is not agent:
-            return None
-        owners, tool = self._owners[id(agent)]
-        owner = next(iter(owners), None)
-        return None if owner is None else (owner, tool)
+        owner, tool = (known() for known in self._owners.get(agent, (_nothing, _nothing)))
+        return None if owner is None or tool is None else (owner, tool)
 
     def who(self, call: ClientCall, free: RunScope) -> Speaker | None:
         """Whose call it is; None where nobody can say."""
@@ -124,7 +122,7 @@ class Speakers:
         return None if behind else Speaker(agent, agent.name, "member", seat.scope, seat.name)
 
     def _assistant(self, call: ClientCall) -> AssistantAgent | None:
-        known: Iterable[AssistantAgent] = self._agents.get(id(call.client), ())
+        known: Iterable[AssistantAgent] = self._agents.get(call.client, ())
         mine = [agent for agent in known if agent._model_client is call.client and is_assistant(agent)]
         for same in (True, False):
             found = [agent for agent in mine if speaks_through(agent, call.messages, same=same)]

@@ -13,6 +13,7 @@ from ._sequential import (
 )
 from ._team import FlashTeam
 from .items import StreamedJSONError, stream_items
+from .mend import mend
 
 __all__ = [
     "AgentTurn",
@@ -26,5 +27,6 @@ __all__ = [
     "StreamedJSONError",
     "TeamFixes",
     "map_reduce_graph",
+    "mend",
     "stream_items",
 ]

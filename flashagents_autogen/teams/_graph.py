@@ -11,8 +11,10 @@ from autogen_agentchat.teams._group_chat._events import GroupChatRequestPublish,
 from autogen_agentchat.teams._group_chat._graph._digraph_group_chat import GraphFlowConfig
 from autogen_core import MessageContext, event
 
+from ..groupchat import FlashGroupChatRuntime
 from ._container import FlashContainer
 from ._fan_in import FanIn, fan_in_of
+from ._fixes import TeamFixes
 from ._graph_manager import FlashGraphFlowManager
 from ._run import CutRegion, TeamRun
 from ._team import FlashTeam, FlashTeamConfig
@@ -115,9 +117,14 @@ class FlashGraphFlow(FlashTeam, GraphFlow):
         ordered_fan_in: bool | None = None,
         **arguments: Any,
     ) -> None:
-        self.parallel = parallel
-        self.ordered_fan_in = ordered_fan_in
         super().__init__(participants, graph, **arguments)
+        self.parallel: bool = parallel
+        self.ordered_fan_in: bool | None = ordered_fan_in
+
+    def _prepare_flash(self, fixes: TeamFixes, chat_runtime: FlashGroupChatRuntime | None = None) -> None:
+        super()._prepare_flash(fixes, chat_runtime)
+        self.parallel = False
+        self.ordered_fan_in = None
 
     @property
     def fan_in(self) -> FanIn | None:

@@ -27,7 +27,7 @@ SHAPES = (
     Shape(
         _BASE + "__init__",
         "a run is stopped at once and repaired",
-        sets=("_is_running", "_termination_condition", "_max_turns", "_emit_team_events"),
+        sets=("_initialized", "_is_running", "_termination_condition", "_max_turns", "_emit_team_events"),
     ),
     Shape(_BASE + "_create_group_chat_manager_factory", "our managers", parameters=_ALL_MANAGERS),
     Shape(

@@ -58,13 +58,18 @@ class FlashTeam(BaseGroupChat):
         chat_runtime: FlashGroupChatRuntime | None = None,
         **kwargs: Any,
     ) -> None:
-        self.fixes = fixes or TeamFixes()
+        self._prepare_flash(fixes or TeamFixes(), chat_runtime)
+        super().__init__(*args, **kwargs)
+        self.overlap = overlap
+
+    def _prepare_flash(self, fixes: TeamFixes, chat_runtime: FlashGroupChatRuntime | None = None) -> None:
+        """All that a team has beyond AutoGen's own; `mend` calls it for one that exists already."""
+        self.fixes = fixes
         self._chat_runtime = chat_runtime
+        self._overlap = False
         self._manager: FlashManager | None = None
         self.current_run: TeamRun | None = None
         self.last_turns: list[AgentTurn] = []
-        super().__init__(*args, **kwargs)
-        self.overlap = overlap
 
     @property
     def overlap(self) -> bool:

@@ -6,16 +6,18 @@ gives the same tokens, but imports torch into the application and takes ten seco
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+from . import model_check
 from .chat_probe import TemplateCapabilities
 from .chat_template import JinjaTemplate, Template
 from .errors import ModelIntegrityError, ModelNotFoundError, TemplateError
+
+_MAX_TOKENIZER = 256 << 20  # bytes; vocabularies of 256k tokens have some 35 MB
 
 
 class HFChatTokenizer(JinjaTemplate):
@@ -43,6 +45,8 @@ class HFChatTokenizer(JinjaTemplate):
                 f"{self.folder} has no tokenizer.json; save it as a fast tokenizer first "
                 "(transformers: AutoTokenizer.from_pretrained(...).save_pretrained(...))"
             )
+        if file.stat().st_size > _MAX_TOKENIZER:
+            raise ModelIntegrityError(f"{file} is larger than {_MAX_TOKENIZER >> 20} MiB")
         try:
             self._tokenizer = Tokenizer.from_file(str(file))
         except Exception as e:  # tokenizers raises plain Exception
@@ -131,15 +135,7 @@ def _load(folder: str) -> HFChatTokenizer:
 
 def read_json(file: Path) -> dict[str, Any]:
     """A model's JSON file as a dictionary, {} where there is none; ModelIntegrityError where broken."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as e:
-        raise ModelIntegrityError(f"{file} cannot be read: {e}") from e
-    if not isinstance(content, dict):
-        raise ModelIntegrityError(f"{file} should hold a JSON object")
-    return content
+    return model_check.read_json(file) if file.exists() else {}
 
 
 def _special_tokens(*configs: Mapping[str, Any]) -> dict[str, str]:
@@ -158,10 +154,14 @@ def _chat_template(folder: Path, config: Mapping[str, Any]) -> str:
     """The folder's template: `chat_template.jinja`, else the one in a configuration file."""
     file = folder / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        try:
+            return model_check.read_text(file)
+        except (OSError, ValueError) as e:
+            raise ModelIntegrityError(f"{file} cannot be read: {e}") from e
     template = read_json(folder / "chat_template.json").get("chat_template") or config.get("chat_template")
     if isinstance(template, list):  # several named templates
-        named = {entry["name"]: entry["template"] for entry in template}
+        entries = [entry for entry in template if isinstance(entry, dict)]
+        named = {str(entry.get("name")): entry.get("template") for entry in entries}
         template = named.get("default") or next(iter(named.values()), None)
     if not isinstance(template, str):
         raise TemplateError(

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import ModelIntegrityError, UnsupportedFeatureError
+from .errors import FlashAgentsError, ModelIntegrityError, UnsupportedFeatureError
+from .gguf_check import check_config, check_finite, check_header, check_shapes
 from .types import Progress, ProgressCallback
 
 if TYPE_CHECKING:
@@ -50,15 +51,22 @@ def convert_gguf(source: Path, folder: Path, *, progress: ProgressCallback | Non
 
     Raises:
         UnsupportedFeatureError: another architecture or pre-tokenizer.
-        ModelIntegrityError: the file is no GGUF file, or lacks something.
+        ModelIntegrityError: the file is no GGUF file, lacks something, or contradicts itself.
         OSError: the folder cannot be written, for example because the disk is full.
     """
+    check_header(source)
+    try:
+        _convert(source, folder, progress)
+    except (FlashAgentsError, OSError, MemoryError):
+        raise
+    except Exception as error:  # whatever numpy, gguf or tokenizers say of a file that makes no sense
+        raise ModelIntegrityError(f"{source} is not a readable GGUF file ({error!r:.300})") from error
+
+
+def _convert(source: Path, folder: Path, progress: ProgressCallback | None) -> None:
     import gguf
 
-    try:
-        reader = gguf.GGUFReader(source)
-    except (ValueError, IndexError, KeyError) as error:
-        raise ModelIntegrityError(f"{source} is not a readable GGUF file ({error})") from error
+    reader = gguf.GGUFReader(source)
     meta = _Metadata({name: entry.contents() for name, entry in reader.fields.items()}, source)
     if meta["general.architecture"] != "llama" or meta["tokenizer.ggml.pre"] != "smollm":
         raise UnsupportedFeatureError(
@@ -66,12 +74,14 @@ def convert_gguf(source: Path, folder: Path, *, progress: ProgressCallback | Non
             " pass a Hugging Face folder instead"
         )
     tie = not any(tensor.name == "output.weight" for tensor in reader.tensors)
-    _write_json(folder / "config.json", _config(meta, tie))
+    config = _config(meta, tie)
+    check_config(config)
+    _write_json(folder / "config.json", config)
     _write_json(folder / "generation_config.json", _generation_config(meta))
     _write_json(folder / "tokenizer_config.json", _tokenizer_config(meta))
     _write_tokenizer(folder / "tokenizer.json", meta)
     heads = {"attn_q": meta["llama.attention.head_count"], "attn_k": meta["llama.attention.head_count_kv"]}
-    _write_weights(folder / "model.safetensors", reader.tensors, heads, progress)
+    _write_weights(folder / "model.safetensors", reader.tensors, config, heads, progress)
 
 
 class _Metadata:
@@ -167,11 +177,16 @@ def _write_tokenizer(path: Path, meta: _Metadata) -> None:
         [AddedToken(text, special=True, normalized=False) for text in by_kind[CONTROL]]
     )
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in by_kind[USER_DEFINED]])
-    tokenizer.save(str(path))
+    # Its own `save` reports a full disk as a plain Exception.
+    path.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
 
 
 def _write_weights(
-    path: Path, tensors: list[Any], heads: dict[str, int], progress: ProgressCallback | None
+    path: Path,
+    tensors: list[Any],
+    config: dict[str, Any],
+    heads: dict[str, int],
+    progress: ProgressCallback | None,
 ) -> None:
     """Stream the tensors into a safetensors file: eight bytes of length, a JSON header, the data.
 
@@ -182,6 +197,7 @@ def _write_weights(
         shape = [int(n) for n in reversed(tensor.shape)]
         name, permuted_heads = _hugging_face_name(tensor.name, heads)
         plan.append((name, shape, functools.partial(_as_bf16, tensor, shape, permuted_heads)))
+    check_shapes(config, {name: shape for name, shape, _ in plan})
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for name, shape, _ in plan:
@@ -220,6 +236,7 @@ def _as_bf16(tensor: Any, shape: list[int], permuted_heads: int) -> np.ndarray[A
     from gguf.quants import dequantize
 
     values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32).reshape(shape)
+    check_finite(tensor.name, values)
     if permuted_heads:  # llama.cpp keeps the two halves of rotary positions interleaved
         rows = shape[0] // permuted_heads // 2
         values = values.reshape(permuted_heads, rows, 2, *shape[1:]).swapaxes(1, 2).reshape(shape)

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from .chat_tokenizer import read_json
+from .errors import ModelIntegrityError
 from .types import SamplingParams
 
 # The names under which configurations hold the longest sequence, in SGLang's order of preference
@@ -55,6 +56,15 @@ def read_model_card(folder: str | Path, name: str | None = None) -> ModelCard:
         ModelIntegrityError: a configuration file is broken.
     """
     folder = Path(folder)
+    try:
+        return _card(folder, name)
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as e:  # msgspec's error is a ValueError
+        raise ModelIntegrityError(
+            f"a configuration file of {folder} holds values of the wrong kind ({e}): fetch the model again"
+        ) from e
+
+
+def _card(folder: Path, name: str | None) -> ModelCard:
     config = read_json(folder / "config.json")
     text = config.get("text_config")
     text_config = text if isinstance(text, dict) else config

@@ -13,6 +13,7 @@ from typing import Any
 from .errors import ModelIntegrityError, ModelNotFoundError
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "tekken.json")
+_MAX_TEXT = 64 << 20  # bytes; the index of a model in a thousand shards has some
 WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 
 
@@ -43,16 +44,32 @@ def check_model_folder(folder: Path, *, weights: bool = True, tokenizer: bool = 
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; ModelIntegrityError where it is not one."""
+    """A JSON object from a file; ModelIntegrityError where it is not one, or larger than any model's."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        content = json.loads(read_text(path))
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelIntegrityError(
             f"{path} cannot be read as JSON ({error}): fetch the model again"
         ) from error
     if not isinstance(content, dict):
         raise ModelIntegrityError(f"{path} holds no JSON object: fetch the model again")
     return content
+
+
+def read_text(path: Path) -> str:
+    """A text file of a model; ModelIntegrityError where it is no ordinary file, or is too large.
+
+    Raises:
+        OSError: it cannot be read.
+        UnicodeDecodeError: it is no UTF-8.
+    """
+    if path.exists() and not path.is_file():  # a pipe or a device would never end
+        raise ModelIntegrityError(f"{path} is not an ordinary file: fetch the model again")
+    with path.open("rb") as file:
+        content = file.read(_MAX_TEXT + 1)
+    if len(content) > _MAX_TEXT:
+        raise ModelIntegrityError(f"{path} is larger than {_MAX_TEXT >> 20} MiB: fetch the model again")
+    return content.decode("utf-8")
 
 
 def check_safetensors(path: Path) -> None:
@@ -74,7 +91,10 @@ def _check_weights(folder: Path) -> None:
         shards = read_json(index).get("weight_map")
         if not isinstance(shards, dict):
             raise ModelIntegrityError(f"{index} has no weight_map: fetch the model again")
-        files |= {folder / str(shard) for shard in shards.values()}
+        for shard in shards.values():
+            if not isinstance(shard, str) or Path(shard).name != shard or shard in ("", ".", ".."):
+                raise ModelIntegrityError(f"{index} names {shard!r}, which is no file of its folder")
+            files.add(folder / shard)
     missing = sorted(path.name for path in files if not path.exists())
     if missing:
         raise ModelIntegrityError(
@@ -96,4 +116,4 @@ def _check_weights(folder: Path) -> None:
         )
 
 
-__all__ = ["check_model_folder", "check_safetensors", "read_json"]
+__all__ = ["check_model_folder", "check_safetensors", "read_json", "read_text"]

@@ -92,8 +92,13 @@ def resolve_model(
     name = "default" if name_or_path is None else os.fspath(name_or_path)
     if name.lower() in DEFAULT_NAMES:
         return prepare_packaged(DEFAULT_MODEL, progress=tell)
-    path = Path(name).expanduser()
-    if name and path.exists():
+    path = Path(name)
+    try:
+        path = path.expanduser()
+        here = bool(name) and path.exists()
+    except (OSError, ValueError, RuntimeError):  # too long, or the home of a user who does not exist
+        here = False
+    if here:
         check_model_folder(path, weights=weights, tokenizer=tokenizer)
         return path.resolve()
     if _HUB_ID.fullmatch(name):
@@ -101,8 +106,8 @@ def resolve_model(
         check_model_folder(folder, weights=weights, tokenizer=tokenizer)
         return folder
     raise ModelNotFoundError(
-        f"there is no model {name!r}: no such folder here ({path.absolute()}), and no hub id, which has the"
-        f" form org/name. Leave the model out for the default one ({DEFAULT_MODEL.name})"
+        f"there is no model {name!r:.200}: no such folder here ({path.absolute()!s:.200}), and no hub id,"
+        f" which has the form org/name. Leave the model out for the default one ({DEFAULT_MODEL.name})"
     )
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from flashagents_runtime import (
     AnswerFormat,
@@ -47,12 +50,24 @@ def parsers() -> Any:
     return Parsers("qwen", "qwen3", Tokenizer())
 
 
+@pytest.fixture(scope="module")
+def r1() -> Any:
+    from flashagents_runtime import cpu_shims
+
+    cpu_shims.install()
+    from flashagents_runtime.host.answers import Parsers
+
+    return Parsers(None, "deepseek-r1", Tokenizer())
+
+
 def read(
-    parsers: Any, text: str, *, chunk: int = 1, prompt: str = CUE, **fmt: Any
+    parsers: Any, text: str, *, chunk: int | list[int] = 1, prompt: str = CUE, **fmt: Any
 ) -> tuple[str, str, GenerateResult]:
-    """Thought, text and result of an answer that comes in chunks of so many characters."""
+    """Thought, text and result of an answer that comes in chunks of so many characters, or cut at places."""
     plan = parsers.plan(GenerateRequest(input_ids=list(prompt.encode()), format=AnswerFormat(**fmt)))
-    pieces = [text[i : i + chunk] for i in range(0, len(text), chunk)]
+    places = chunk if isinstance(chunk, list) else range(0, len(text), chunk)
+    ends = sorted({place for place in places if 0 < place < len(text)})
+    pieces = [text[a:b] for a, b in itertools.pairwise([0, *ends, len(text)])]
     end = GenerateResult(finish_reason="stop", usage=Usage())
     deltas = [
         plan.read(Delta(piece, [i], end if i == len(pieces) - 1 else None)) for i, piece in enumerate(pieces)
@@ -91,6 +106,33 @@ class TestThoughts:
     def test_a_thought_that_was_cut_off(self, parsers: Any, chunk: int, with_tools: bool) -> None:
         got = read(parsers, "<think>\nendless </thi", chunk=chunk, **self.fmt(with_tools))
         assert got[:2] == ("\nendless </thi", "")
+
+
+PIECES = st.lists(st.sampled_from([*"<>/ \nx", "think", "</thin", "<th", "\u00e9"]), max_size=12).map("".join)
+PLAIN = PIECES.filter(lambda text: "<think>" not in text and "</think>" not in text)
+CUTS = st.lists(st.integers(1, 80), max_size=20)
+PROPERTY = settings(max_examples=200, deadline=None, derandomize=True)
+
+
+class TestThoughtsCutAnywhere:
+    """SGLang's own streaming parsers: not a letter is lost, doubled, or on the wrong side."""
+
+    @PROPERTY
+    @given(thought=PLAIN, rest=PLAIN, cuts=CUTS)
+    def test_qwen(self, parsers: Any, thought: str, rest: str, cuts: list[int]) -> None:
+        got = read(parsers, f"<think>{thought}</think>{rest}", chunk=cuts)
+        assert got[:2] == (thought, rest)
+
+    @PROPERTY
+    @given(thought=PLAIN, rest=PLAIN, cuts=CUTS)
+    def test_deepseek_whose_prompt_opens_it(self, r1: Any, thought: str, rest: str, cuts: list[int]) -> None:
+        got = read(r1, f"{thought}</think>{rest}", chunk=cuts, prompt="<\uff5cAssistant\uff5c><think>\n")
+        assert got[:2] == (thought, rest)
+
+    @PROPERTY
+    @given(rest=PLAIN.filter(lambda text: text and not text.startswith("<")), cuts=CUTS)
+    def test_no_thought(self, parsers: Any, rest: str, cuts: list[int]) -> None:
+        assert read(parsers, rest, chunk=cuts)[:2] == ("", rest)
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 5, 7, 1000])

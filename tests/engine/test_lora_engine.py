@@ -12,6 +12,7 @@ import pytest
 from flashagents_autogen import FlashAgentsChatCompletionClient
 from flashagents_runtime.embedded import EmbeddedEngine
 from flashagents_runtime.errors import EngineStartError, RequestRejectedError, UnsupportedFeatureError
+from flashagents_runtime.handoff import Prefiller
 from flashagents_runtime.types import GenerateRequest, SamplingParams
 from helpers.lora_adapters import make_adapter
 from helpers.lora_reference import Backbone, Context, Scores
@@ -120,6 +121,23 @@ async def test_adapters_come_and_go(
     sharing = state["flashagents"]["features"]["lora_sharing"]
     assert sharing["loaded"] == list(ROLES)
     assert sharing["token_bytes_rows"] * 3 * 64 * 2 == sharing["token_bytes_kv"] * 8  # r / (2 Hkv d)
+
+
+async def test_a_chunk_warmed_for_one_role_serves_the_others(engine: EmbeddedEngine, text: list[int]) -> None:
+    assert await engine.flush_cache()
+    prefiller = Prefiller(engine, chunk_size=16)
+    session = prefiller.open(lora="act")
+    session.extend(text[:64])
+    session.flush(always=True)
+    await session.settle()
+    for name in ("plan", "reflect"):
+        _, result = await ask(engine, name, [*text[:64], 7], 1)
+        assert result.usage.cached_tokens == 64
+    request = GenerateRequest(input_ids=[*text[:64], 8], sampling=SamplingParams(max_new_tokens=1))
+    async for delta in session.generate(request):
+        if delta.result is not None:
+            assert delta.result.usage.prewarmed_tokens == 64
+    await prefiller.close()
 
 
 async def test_clients_speak_through_roles(engine: EmbeddedEngine) -> None:

@@ -14,14 +14,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Literal
 
 import pytest
+import trustme
 from autogen_core import CancellationToken
 from pydantic import BaseModel
 
 from flashagents_autogen import FlashAgentsChatCompletionClient
-from flashagents_runtime import EngineError
+from flashagents_runtime import EngineError, EngineStartError
 from flashagents_runtime.remote import RemoteEngine
 from helpers.clients import collect, system, user
 
@@ -29,19 +31,27 @@ KEY = "test-key"
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """The server's address, and its certificate's authority."""
     absent = [m for m in ("fastapi", "uvicorn", "jsonschema", "soundfile") if not importlib.util.find_spec(m)]
     if absent:
         pytest.skip(f"SGLang's HTTP server needs {', '.join(absent)}, not installed here")
+    folder = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    certificate.private_key_and_cert_chain_pem.write_to_path(str(folder / "server.pem"))
+    tls = ["--ssl-certfile", str(folder / "server.pem"), "--ssl-keyfile", str(folder / "server.pem")]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "flashagents_runtime", "serve", "--port", str(port), "--api-key", KEY]
+    command += [*tls, "--ssl-ca-certs", str(folder / "ca.pem")]
     with subprocess.Popen(command, start_new_session=True) as process:
-        address = f"http://127.0.0.1:{port}"
+        address = f"https://127.0.0.1:{port}"
         try:
-            asyncio.run(_until_up(address, process))
-            yield address
+            asyncio.run(_until_up(address, process, folder / "ca.pem"))
+            yield address, folder / "ca.pem"
         finally:
             os.killpg(process.pid, 15)
             try:
@@ -50,10 +60,10 @@ def url() -> Iterator[str]:
                 os.killpg(process.pid, 9)
 
 
-async def _until_up(address: str, process: subprocess.Popen[bytes]) -> None:
+async def _until_up(address: str, process: subprocess.Popen[bytes], ca_file: Path) -> None:
     deadline = time.monotonic() + 400
     while True:
-        engine = RemoteEngine(address, api_key=KEY)
+        engine = RemoteEngine(address, api_key=KEY, tls_ca_file=ca_file)
         try:
             await engine.start()
             return
@@ -70,9 +80,12 @@ class Answer(BaseModel):
     stars: Literal[1, 2, 3]
 
 
-async def test_the_client_on_a_real_server(url: str) -> None:
+async def test_the_client_on_a_real_server(served: tuple[str, Path]) -> None:
     """One test, because each would have to connect anew."""
-    client = FlashAgentsChatCompletionClient(engine_url=url, api_key=KEY, temperature=0, max_tokens=16)
+    url, ca_file = served
+    client = FlashAgentsChatCompletionClient(
+        engine_url=url, api_key=KEY, tls_ca_file=ca_file, temperature=0, max_tokens=16
+    )
     info = await client.start()
     assert info.kind == "remote" and "intra_turn" in info.features
 
@@ -105,7 +118,11 @@ async def test_the_client_on_a_real_server(url: str) -> None:
     assert await client.engine.flush_cache()
     await client.close()
 
-    wrong = RemoteEngine(url, api_key="wrong")
+    wrong = RemoteEngine(url, api_key="wrong", tls_ca_file=ca_file)
     with pytest.raises(EngineError, match="API key"):
         await wrong.start()
     await wrong.close()
+    unknown = RemoteEngine(url, api_key=KEY)
+    with pytest.raises(EngineStartError, match="is not trusted"):
+        await unknown.start()
+    await unknown.close()

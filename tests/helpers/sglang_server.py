@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import ssl
 from typing import Any
 
 import msgspec
@@ -67,7 +68,7 @@ class FakeSGLang:
         self.aborts: list[str] = []
         self.silent: asyncio.Event | None = None
 
-    async def serve(self) -> TestServer:
+    async def serve(self, tls: ssl.SSLContext | None = None) -> TestServer:
         """A running server on a free port of the loopback; close it with `await server.close()`."""
         app = web.Application(middlewares=[self._authorise])
         app.router.add_get("/model_info", self._model_info)
@@ -79,8 +80,8 @@ class FakeSGLang:
         app.router.add_post("/close_session", self._close_session)
         app.router.add_post("/separate_reasoning", self._separate)
         app.router.add_post("/parse_function_call", self._parse)
-        server = TestServer(app)
-        await server.start_server()
+        server = TestServer(app, scheme="http" if tls is None else "https")
+        await server.start_server(ssl=tls)
         return server
 
     @web.middleware

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from flashagents_runtime.intra_turn import check_integrity
 from helpers.lora_adapters import make_adapter
@@ -14,7 +16,7 @@ from helpers.sharing_harness import Answer, SharingHarness
 
 pytestmark = pytest.mark.engine
 
-SCHEMES = ["full", "base_lr", "precomputed"]
+SCHEMES = ["full", "base_lr", "precomputed", "base"]
 CONTEXT = [(7 * j) % 490 + 4 for j in range(150)]
 SUFFIX = [(11 * j) % 480 + 9 for j in range(30)]
 NOISE = 2e-4
@@ -33,6 +35,11 @@ def adapters(model: Path, models: Path) -> dict[str, Path]:
 def far(one: Sequence[float], other: Sequence[float]) -> float:
     """The largest difference."""
     return max(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
+def cached(scheme: str, tokens: int, *, seen: bool = False) -> int:
+    """Tokens that a member finds of what another one has cached; under `base` it has to catch up."""
+    return 0 if scheme == "base" and not seen else tokens
 
 
 def assert_same(got: Answer, want: Answer | Scores, noise: float = NOISE) -> None:
@@ -102,14 +109,14 @@ def test_members_share_as_the_scheme_says(
         known = known[: len(known) // page_size * page_size]
 
         act = s.ask("act", context + SUFFIX, 10, logprob_start_len=len(context))
-        assert act.cached == len(context)
+        assert act.cached == cached(scheme, len(context))
         act_cache = cache.cut(len(context))
         want = reference.serve(act_cache, SUFFIX, "act", 10)
         assert_same(act, want)
 
         rest = (context + plan.ids)[len(known) :] + SUFFIX[:20]
         reflect = s.ask("reflect", known + rest, 10, logprob_start_len=len(known))
-        assert reflect.cached == len(known)
+        assert reflect.cached == cached(scheme, len(known))
         assert_same(reflect, reference.serve(cache.cut(len(known)), rest, "reflect", 10))
 
 
@@ -134,7 +141,7 @@ def test_one_batch_of_all(model: Path, adapters: dict[str, Path], scheme: str) -
         for name, tail in tails.items():
             got = s.answer(f"all-{name}")
             if name in adapters:
-                assert got.cached == len(CONTEXT)
+                assert got.cached == cached(scheme, len(CONTEXT), seen=name == "plan")
                 assert_same(got, reference.serve(cache.cut(len(CONTEXT)), tail, name, 8))
             else:
                 assert got.cached == 0
@@ -150,7 +157,7 @@ def test_the_model_can_be_a_member(model: Path, adapters: dict[str, Path], schem
         s.ask(None, CONTEXT, 0, logprob_start_len=None)
         reference.serve(cache, CONTEXT, None, 0)
         got = s.ask("act", CONTEXT + SUFFIX, 8, logprob_start_len=len(CONTEXT))
-        assert got.cached == len(CONTEXT)
+        assert got.cached == cached(scheme, len(CONTEXT))
         assert_same(got, reference.serve(cache, SUFFIX, "act", 8))
 
 
@@ -163,3 +170,79 @@ def test_sharing_is_seen_in_the_answers(model: Path, adapters: dict[str, Path], 
         s.ask("plan", CONTEXT, 1, logprob_start_len=None)
         shared = s.ask("act", CONTEXT + SUFFIX, 8, logprob_start_len=len(CONTEXT))
         assert far(own.input_logprobs, shared.input_logprobs) > 100 * NOISE
+
+
+@pytest.mark.parametrize("scheme", [s for s in SCHEMES if s != "base"])
+def test_the_first_writer_wins_in_the_middle_of_a_request_too(
+    model: Path, adapters: dict[str, Path], scheme: str
+) -> None:
+    """An agent that must compute what `reflect` has cached: it prefills on its own rows, decodes on those."""
+    reference = Backbone(model, adapters, scheme)
+    with SharingHarness(model, scheme, adapters) as s:
+        s.ask("plan", CONTEXT, 1, logprob_start_len=None)
+        s.ask("reflect", CONTEXT + SUFFIX, 1, logprob_start_len=None)
+        got = s.ask("act", CONTEXT + SUFFIX, 8, logprob_start_len=len(CONTEXT))
+    first = Context()
+    reference.serve(first, CONTEXT, "plan", 1)
+    second, own = first.cut(len(CONTEXT)), first.cut(len(CONTEXT))
+    reference.serve(second, SUFFIX, "reflect", 1)
+    want = reference.serve(own, SUFFIX, "act", 1)
+    for _ in range(7):
+        last = reference.extend(second, [want.ids[-1]], "act")[-1]
+        want.ids.append(int(last.argmax()))
+        want.outputs.append(float(last.max()))
+    assert_same(got, want)
+
+
+def everything(s: SharingHarness, tokens: int) -> list[Any]:
+    """K and V of the first `tokens` in the tree: copies, by layer."""
+    tree, pool = s.scheduler.tree_cache, s.scheduler.token_to_kv_pool_allocator.get_kvcache()
+    slots = tree.all_values_flatten()[:tokens]
+    buffers = (pool.get_key_buffer, pool.get_value_buffer)
+    return [buffer(i)[slots].clone() for i in range(pool.layer_num) for buffer in buffers]
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_catching_up_leaves_what_others_cached_as_it_was(
+    model: Path, adapters: dict[str, Path], page_size: int
+) -> None:
+    """`base`: an agent that catches up, in chunks, writes its rows and stores nothing twice."""
+    context = CONTEXT[:144]
+    arguments = {"chunked_prefill_size": 64, "page_size": page_size}
+    with SharingHarness(model, "base", adapters, check=check_integrity, **arguments) as s:
+        s.ask("plan", context, 0, logprob_start_len=None)
+        before, held = everything(s, 144), s.scheduler.tree_cache.total_size()
+        s.ask("act", context, 0, logprob_start_len=None)
+        assert s.scheduler.tree_cache.total_size() == held == len(context)
+        for one, other in zip(before, everything(s, 144), strict=True):
+            assert torch.equal(one, other)
+        assert s.figures["caught_up_tokens"] == len(context)
+        first = len(s.steps)
+        again = s.ask("act", context + SUFFIX, 6, logprob_start_len=len(context))
+        assert again.cached == len(context)
+        assert s.computed(first) == len(SUFFIX)
+        reference = Backbone(model, adapters, "base")
+        cache = Context()
+        reference.serve(cache, context, "plan", 0)
+        assert_same(again, reference.serve(cache, SUFFIX, "act", 6))
+        for one, other in zip(before, everything(s, 144), strict=True):
+            assert torch.equal(one, other)
+
+
+def test_agents_that_come_at_once_catch_up_in_the_same_pass(model: Path, adapters: dict[str, Path]) -> None:
+    """`base`, cold: the first publishes K and V, the others read them in the pass that writes them."""
+    reference = Backbone(model, adapters, "base")
+    with SharingHarness(model, "base", adapters, check=check_integrity) as s:
+        names = ["plan", "act", "act", "reflect"]
+        prompts = [[*CONTEXT, 20 + i, 7, 8] for i in range(4)]
+        for i, name in enumerate(names):
+            s.submit(s.request(f"{i}", name, prompts[i], 6, logprob_start_len=len(CONTEXT)))
+        steps = s.run()
+        assert len(steps[0].rids) == 4
+        cache = Context()
+        for i, name in enumerate(names):
+            own = cache.cut(len(CONTEXT))
+            assert_same(s.answer(f"{i}"), reference.serve(own, prompts[i][len(own.tokens) :], name, 6))
+            if i == 0:
+                cache = own
+        assert s.scheduler.tree_cache.total_size() == len(CONTEXT) + 4 * (3 + 6 - 1)

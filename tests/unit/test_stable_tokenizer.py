@@ -6,12 +6,19 @@ Against the real tokenizers of five model families, with any cut of any text int
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flashagents_runtime.handoff import CutRules, StableTokenizer
+from flashagents_runtime.handoff import (
+    CutRules,
+    ForecastSlot,
+    GrowingPrompt,
+    PromptForecast,
+    StableTokenizer,
+)
 from flashagents_runtime.handoff.forecast import strip_text
 from flashagents_runtime.handoff.stable_tokenizer import Strip
 from helpers.npm_tokenizers import fetched
@@ -87,6 +94,26 @@ def cut(text: str, seed: int) -> list[str]:
         deltas.append(text[:size])
         text = text[size:]
     return deltas
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_known_start_is_not_tokenised_again(name: str) -> None:
+    """Beginning from the start of a shorter prompt gives the tokens of the whole one."""
+    rules = rules_of(name)
+
+    @settings(PROPERTY, max_examples=40)
+    @given(head=TEXTS, more=TEXTS, text=SHORT, tail=SHORT, strip=STRIPS)
+    def check(head: str, more: str, text: str, tail: str, strip: Strip) -> None:
+        forecast = PromptForecast(head, (ForecastSlot(tail, strip),), True)
+        first = GrowingPrompt(forecast, rules, batch=1)
+        known, ids = first.start
+        assert head.startswith(known) and rules.encode(head + more)[: len(ids)] == ids
+        second = GrowingPrompt(replace(forecast, head=head + more), rules, batch=1, start=first.start)
+        second.feed(text)
+        second.end()
+        assert second.ids == rules.encode(head + more + strip_text(text, strip) + tail)
+
+    check()
 
 
 @pytest.mark.parametrize("name", ALL)

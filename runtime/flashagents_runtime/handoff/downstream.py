@@ -44,6 +44,7 @@ class Downstream:
             text at hand, as if it were whole; "abort" closes the session at once.
         on_end: told of the end of every upstream agent, good or bad.
         batch: see `StableTokenizer`.
+        start: see `GrowingPrompt`.
 
     Attributes:
         session: as given.
@@ -59,6 +60,7 @@ class Downstream:
         on_failure: Policy = "finish",
         on_end: Callable[[UpstreamEnd], None] | None = None,
         batch: int = DEFAULT_BATCH,
+        start: tuple[str, list[int]] = ("", []),
     ) -> None:
         self.session = session
         self.ends: dict[int, UpstreamEnd] = {}
@@ -67,13 +69,18 @@ class Downstream:
         self._on_end = on_end
         self._batch = batch
         self._aborting = False
-        self._prompt = GrowingPrompt(forecast, rules, batch=batch)
+        self._prompt = GrowingPrompt(forecast, rules, batch=batch, start=start)
         self._rebase()
 
     @property
     def forecast(self) -> PromptForecast:
         """The forecast in use."""
         return self._prompt.forecast
+
+    @property
+    def start(self) -> tuple[str, list[int]]:
+        """The head as far as it is tokenised, for the next forecast of this agent's prompts."""
+        return self._prompt.start
 
     @property
     def figures(self) -> SessionFigures:
@@ -116,7 +123,7 @@ class Downstream:
         """A better guess, for the same upstream agents in the same slots; keeps what both begin with."""
         if self._is_over():
             return
-        old, self._prompt = self._prompt, GrowingPrompt(forecast, self._rules, batch=self._batch)
+        old, self._prompt = self._prompt, self._again(forecast)
         for slot, texts in enumerate(old.texts):
             self._prompt.feed("".join(texts), slot)
         for slot in self.ends:
@@ -128,7 +135,7 @@ class Downstream:
         """Another guess, for other upstream agents: forgets what was fed; what both begin with stays warm."""
         if self._is_over():
             return
-        self._prompt = GrowingPrompt(forecast, self._rules, batch=self._batch)
+        self._prompt = self._again(forecast)
         self.ends.clear()
         self._rebase()
 
@@ -160,6 +167,9 @@ class Downstream:
     async def close(self) -> None:
         """Close the session. Closing twice is fine."""
         await self.session.close()
+
+    def _again(self, forecast: PromptForecast) -> GrowingPrompt:
+        return GrowingPrompt(forecast, self._rules, batch=self._batch, start=self.start)
 
     def _is_over(self) -> bool:
         return self._aborting or self.session.state in ("generating", "closed")

@@ -18,18 +18,30 @@ class GrowingPrompt:
         forecast: what the prompt will be.
         rules: the seams of its model's tokenizer.
         batch: see `StableTokenizer`.
+        start: the `start` of another prompt of the same rules; what both begin with is not tokenised again.
 
     Attributes:
         forecast: as given.
+        start: how much of the head was committed at once, and its tokens.
         texts: what each slot has been fed.
     """
 
-    def __init__(self, forecast: PromptForecast, rules: CutRules, *, batch: int = DEFAULT_BATCH) -> None:
+    def __init__(
+        self,
+        forecast: PromptForecast,
+        rules: CutRules,
+        *,
+        batch: int = DEFAULT_BATCH,
+        start: tuple[str, list[int]] = ("", []),
+    ) -> None:
         self.forecast = forecast
         self.texts: list[list[str]] = [[] for _ in forecast.slots]
         self._ended = [slot.dropped for slot in forecast.slots]
         strip = forecast.slots[0].strip if forecast.slots else "none"
-        self._tokens = StableTokenizer(rules, forecast.head, strip=strip, batch=batch)
+        head = forecast.head
+        self._tokens = StableTokenizer(rules, head, strip=strip, batch=batch, start=start)
+        self._tokens.commit()
+        self.start = (head[: len(head) - self._tokens.open_chars], list(self._tokens.ids))
         self._open = 0  # the slot whose text is going in
         self._taken = 0
         if forecast.slots:

@@ -31,6 +31,8 @@ class StableTokenizer:
         head: text before the slot, exactly as the chat template renders it.
         strip: which white space around the slot's text the template removes.
         batch: `feed` commits when at least so many characters have come since it last tried.
+        start: a beginning of the head whose tokens are known: the `committed` of another one, with the
+            same rules. It is not tokenised again.
 
     Attributes:
         ids: the tokens committed so far; only ever appended to.
@@ -43,10 +45,18 @@ class StableTokenizer:
     """
 
     def __init__(
-        self, rules: CutRules, head: str = "", *, strip: Strip = "none", batch: int = DEFAULT_BATCH
+        self,
+        rules: CutRules,
+        head: str = "",
+        *,
+        strip: Strip = "none",
+        batch: int = DEFAULT_BATCH,
+        start: tuple[str, list[int]] = ("", []),
     ) -> None:
         self.rules = rules
-        self.ids: list[int] = []
+        known, ids = start if head.startswith(start[0]) else ("", [])
+        self.ids: list[int] = list(ids)
+        head = head[len(known) :]
         self._batch = batch
         self._text = head  # not committed yet; begins at a seam
         self._new: list[str] = []  # fed since the last attempt
@@ -63,6 +73,11 @@ class StableTokenizer:
     def held_chars(self) -> int:
         """Characters that have arrived and are not committed."""
         return len(self._text) + sum(map(len, self._new))
+
+    @property
+    def open_chars(self) -> int:
+        """Characters that have been looked at and are not committed: the text's end from the last seam on."""
+        return len(self._text)
 
     def feed(self, text: str) -> None:
         """Take more text of the open slot; commits once a batch has come together."""

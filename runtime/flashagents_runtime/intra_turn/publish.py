@@ -97,32 +97,47 @@ class Publisher:
         start, end = len(req.prefix_indices), req.extend_range.end
         aligned = end // page * page
         reason = self._reason_to_stay_private(req, start, aligned, page)
+        again: Any = ()
         if reason is None:
             tail = self._key(
                 req.full_untruncated_fill_ids[start:aligned], req.extra_key, cache_salt=req.cache_salt
             )
-            child_key = tail.child_key(page)
+            again = self.cache.held_again(req, tail)
+            if len(again):
+                tail = tail[len(again) :]
+            child_key = tail.child_key(page) if len(tail) else None
             if child_key in req.last_node.children:
                 reason = "owned"
         if reason is not None:
             self.figures.not_published[reason] += 1
             return
-        size = -(-(end - start) // page) * page
-        slots = self._alloc(adder, allocator, size)
+        begin = start + len(again)
+        size = -(-(end - begin) // page) * page
+        slots = self._alloc(adder, allocator, size) if size else again[:0]
         if slots is None:
             self.figures.not_published["memory"] += 1
             return
 
-        req.last_node = self.cache.add_locked_child(
-            req.last_node, child_key, tail, slots[: aligned - start], req.priority or 0, self._pass, req=req
-        )
+        if len(again):
+            self.cache.pass_again(req, start, len(again))
+        if begin < aligned:
+            req.last_node = self.cache.add_locked_child(
+                req.last_node,
+                child_key,
+                tail,
+                slots[: aligned - begin],
+                req.priority or 0,
+                self._pass,
+                req=req,
+            )
         req.cache_protected_len = aligned
-        self.slots[req] = slots if size == end - start else slots[: end - start]
-        # These tokens have left available_size(), and the adder has charged them to its offsets too.
-        adder.rem_total_token_offset -= size
-        adder.cur_rem_token_offset -= size
+        slots = slots if size == end - begin else slots[: end - begin]
+        self.slots[req] = _joined(again, slots) if len(again) else slots
+        # These tokens have left available_size(), or were there; the adder has charged them to its offsets.
+        adder.rem_total_token_offset -= size + len(again)
+        adder.cur_rem_token_offset -= size + len(again)
         self.figures.published_requests += 1
-        self.figures.published_tokens += aligned - start
+        self.figures.published_tokens += aligned - begin
 
     @staticmethod
     def _reason_to_stay_private(req: Any, start: int, aligned: int, page: int) -> str | None:
@@ -181,3 +196,9 @@ class Publisher:
                 self._match_params(key=self._key(ids, req.extra_key, cache_salt=req.cache_salt))
             )
             budget -= len(ids) - len(match.device_indices)
+
+
+def _joined(*slots: Any) -> Any:
+    import torch
+
+    return torch.cat(slots)

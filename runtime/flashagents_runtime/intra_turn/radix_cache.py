@@ -51,6 +51,15 @@ def cache_class() -> Any:
                 upper.published_in = child.published_in
             return upper
 
+        def held_again(self, req: Any, key: Any) -> Any:
+            """Slots of the first tokens of `key`, below `req.last_node`, that `req` computes although they
+            are in the tree; it locks them instead of its last node. None here: see `lora_sharing.catch_up`.
+            """
+            return self._empty_match_result.device_indices
+
+        def pass_again(self, req: Any, start: int, count: int) -> None:
+            """`req` will compute `count` tokens behind its first `start` that `held_again` has found."""
+
         def add_locked_child(
             self,
             parent: Any,

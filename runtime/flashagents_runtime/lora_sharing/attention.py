@@ -25,6 +25,7 @@ from flashagents_kernels.project import project_lr
 from .. import sglang_seams as seams
 from ..errors import SeamError
 from . import sharing
+from .catch_up_pass import CatchUp
 from .support import attention_refusal
 
 NAME = "flashagents"
@@ -106,7 +107,9 @@ def backend_class() -> Any:
             """Slots of the pass's tokens: where the QKV layers write their rows."""
             self.has_members = True
             """A member is in the batch; without one attention skips the low-rank term."""
+            self.catch_up = CatchUp(state, runner) if state.config.scheme == "base" else None
             self.figures = {"extend_low_rank": 0, "decode_low_rank": 0}
+            """Calls of attention with the low-rank term; replays of captured graphs are not counted."""
 
         # ---- what LoRA tells
 
@@ -116,6 +119,8 @@ def backend_class() -> Any:
 
             numbers = [self.state.members.number(lora_id) for lora_id in batch.lora_ids]
             self.has_members = any(numbers)
+            if self.catch_up is not None:
+                self.catch_up.note(numbers)
             if batch.forward_mode.is_extend():
                 noted = torch.tensor(numbers, dtype=torch.int32)
                 if self.numbers.is_cuda:
@@ -124,7 +129,10 @@ def backend_class() -> Any:
 
         def write_rows(self, layer: int, x: Any) -> None:
             """Rows of the pass's tokens; `x` `[tokens, hidden]` is what the QKV projection is given."""
-            project_lr(x, self.projections.down[layer], self.rows[layer], self.loc)
+            rows, loc = self.rows[layer], self.loc
+            if self.catch_up is not None and self.catch_up.in_extend:
+                rows, loc = self.catch_up.scratch, self.catch_up.places[: x.shape[0]]
+            project_lr(x, self.projections.down[layer], rows, loc)
 
         # ---- metadata
 
@@ -134,6 +142,8 @@ def backend_class() -> Any:
                 self.pages = self._decode_pages(forward_batch, None)
             else:
                 self.pages = self._extend_pages(forward_batch)
+            if self.catch_up is not None:
+                self.catch_up.begin(forward_batch)
 
         def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
             import torch
@@ -149,6 +159,8 @@ def backend_class() -> Any:
             pages = self._decode_pages(forward_batch, self.graph_indices)
             if in_capture:
                 self.pages, self.loc, self.has_members = pages, forward_batch.out_cache_loc, True
+                if self.catch_up is not None:
+                    self.catch_up.in_extend = False
 
         def get_cuda_graph_seq_len_fill_value(self) -> int:
             return 1
@@ -213,12 +225,17 @@ def backend_class() -> Any:
             q = q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim)
             k, v = (t.view(-1, layer.tp_k_head_num, layer.qk_head_dim) for t in (k, v))
             loc = forward_batch.out_cache_loc
+            catch_up = self.catch_up
             if save_kv_cache:
-                self.pool.set_kv_buffer(layer, write_loc(loc), k, v)
+                keep = loc if catch_up is None else catch_up.kv_loc(loc)
+                self.pool.set_kv_buffer(layer, write_loc(keep), k, v)
+            if catch_up is not None:
+                k, v = catch_up.held(k, v, loc, *self._cache(layer))
             lora = new_rows = None
             if self.has_members:
                 lora = self._lora(layer, forward_batch)
-                new_rows = self.rows[layer.layer_id][loc]
+                rows = self.rows[layer.layer_id]
+                new_rows = rows[loc] if catch_up is None else catch_up.keep_rows(rows, loc)
                 self.figures["extend_low_rank"] += 1
             out = getattr(forward_batch, "_attn_output", None)
             out = out.view(q.shape) if out is not None else q.new_empty(q.shape)

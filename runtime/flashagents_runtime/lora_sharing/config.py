@@ -79,11 +79,6 @@ def parse(scheme: Any, groups: Any, adapters: Iterable[str]) -> SharingConfig | 
         return None
     if scheme not in SCHEMES:
         raise ValueError(f"lora_sharing must be one of {', '.join(SCHEMES)}, not {scheme!r}")
-    if scheme == "base":
-        raise UnsupportedFeatureError(
-            "lora_sharing='base' is not supported yet: agents cannot catch up with rows of their own; "
-            '"base_lr" and "precomputed" are'
-        )
     if groups is None:
         groups = {"agents": list(adapters)}
     config = SharingConfig(scheme, _checked(groups))

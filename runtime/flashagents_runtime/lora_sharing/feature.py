@@ -55,6 +55,11 @@ class LoraSharing:
 
     def attach(self, ctx: Any, cache: Any) -> None:
         assert sharing.current is not None
+        if sharing.current.config.scheme == "base" and not hasattr(cache, "intra_turn"):
+            raise SeamError(
+                "lora_sharing='base' cannot run: agents catch up as the intra-turn cache publishes, and that "
+                "is off"
+            )
         adopt(cache, sharing.current)
 
     def figures(self, cache: Any) -> dict[str, Any]:

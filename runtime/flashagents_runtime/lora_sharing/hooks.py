@@ -66,6 +66,14 @@ def around_prepare_lora_batch(original: Original, self: Any, forward_batch: Any)
     return result
 
 
+def around_forward_batch_generation(original: Original, self: Any, batch: Any, *args: Any, **kw: Any) -> Any:
+    """Hand on, from the scheduler's requests to the pass, how many held tokens each computes again."""
+    state = sharing.current
+    if state is not None and state.config.scheme == "base" and batch is not None:
+        state.again = [vars(req).pop("flashagents_again", 0) for req in batch.reqs]
+    return original(self, batch, *args, **kw)
+
+
 def around_apply_lora(original: Original, self: Any, base_output: Any, x: Any) -> Any:
     """The rows of all tokens of the pass, also of those without an adapter, then SGLang's own LoRA."""
     state = sharing.current
@@ -113,6 +121,7 @@ HOOKS: dict[str, Original] = {
     f"{_MANAGER}._load_lora_adapter_from_tensors": around_load,
     f"{_MANAGER}._unload_lora_adapter": around_unload,
     f"{_MANAGER}.prepare_lora_batch": around_prepare_lora_batch,
+    "sglang.srt.managers.tp_worker.TpModelWorker.forward_batch_generation": around_forward_batch_generation,
     "sglang.srt.lora.layers.QKVParallelLinearWithLoRA.apply_lora": around_apply_lora,
     "sglang.srt.managers.schedule_batch.Req.__init__": around_req_init,
     "sglang.srt.model_executor.pool_configurator.DefaultPoolConfigurator._compute_cell_size": (

@@ -33,6 +33,8 @@ class Sharing:
         self.backend: Any = None
         """Our attention backend, once it is built."""
         self.tree: Any = None
+        self.again: list[int] = []
+        """`base`: of each request of the next pass, how many of its new tokens the tree holds already."""
 
     # ---- sizes
 
@@ -142,6 +144,7 @@ class Sharing:
             self.projections.clear(number)
         if self.tree is None:
             return
+        # Under base_lr the next group of adapters may bring another A.
         last = not any(other in self.members.loaded for other in self.config.groups[group.name])
         if self.config.scheme == "precomputed" or (self.config.scheme == "base_lr" and last):
             self.tree.drop_group(group)
@@ -166,6 +169,7 @@ class Sharing:
             keys = self.backend.pool.get_key_buffer(0)
             token = 2 * keys.shape[1] * keys.shape[2] * keys.element_size() * self.rows.shape[0]
             out |= {
+                **self.backend.figures,
                 "rank": self.projections.rank,
                 "sets": self.sets,
                 "token_bytes_kv": token,

@@ -119,8 +119,10 @@ def _depth(node: Any) -> int:
 
 
 def adopt(cache: Any, state: sharing.Sharing) -> None:
-    """Make a `FlashAgentsRadixCache` one that knows its writers."""
-    cache.__class__ = shared_cache_class()
+    """Make a `FlashAgentsRadixCache` one that knows its writers, and under `base` who has seen what."""
+    from .catch_up import catch_up_cache_class
+
+    cache.__class__ = catch_up_cache_class() if state.config.scheme == "base" else shared_cache_class()
     cache.sharing = state
     state.tree = cache
 

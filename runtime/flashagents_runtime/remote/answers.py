@@ -33,8 +33,10 @@ class RemoteAnswer:
         # An enforced call is JSON and nothing else.
         wanted = request.format is not None and not fmt.call_required
         self._thought = _Thought(server, reasoning_parser, fmt.prompt_end) if wanted else None
-        self._whole = ""  # all that is no thought, where calls are looked for
+        self._parts: list[str] = []  # all that is no thought, where calls are looked for
         self._shown = 0  # of it, characters that were shown already
+        self._tail = ""  # what follows these, until a call begins
+        self._begun = False
         sampling = request.sampling
         if fmt.tools:
             sampling = msgspec.structs.replace(sampling, skip_special_tokens=False)
@@ -48,33 +50,38 @@ class RemoteAnswer:
         if self._thought is not None:
             thought, text = await self._thought.take_out(text, last=result is not None)
         if self._format.tools:
-            self._whole += text
-            text = self._showable() if result is None else ""
+            self._parts.append(text)
+            text = self._showable(text) if result is None else ""
             if result is not None:
                 text, result = await self._finish(result)
         return Delta(text, delta.token_ids, result, delta.logprobs, thought)
 
-    def _showable(self) -> str:
-        """What of the text cannot be part of a call, and was not shown yet."""
+    def _showable(self, text: str) -> str:
+        """What of the text so far cannot be part of a call, and was not shown yet; looks at no text twice."""
         mark = CALLS.get(self._tool_parser)
-        if self._format.call_required or mark is None:
+        if self._begun or self._format.call_required or mark is None:
             return ""
+        self._tail += text
+        at = beginning_of(mark, self._tail)
+        self._begun = self._tail.startswith(mark, at)
         # White space before a call is the call's, not the text's.
-        end = len(self._whole[: beginning_of(mark, self._whole)].rstrip())
-        text = self._whole[self._shown : end]
-        self._shown = max(self._shown, end)
-        return text
+        shown = self._tail[:at].rstrip()
+        self._tail = self._tail[len(shown) :]
+        self._shown += len(shown)
+        return shown
 
     async def _finish(self, result: GenerateResult) -> tuple[str, GenerateResult]:
         """The last text and the result with its calls."""
-        beside, calls, begun = await self._read_calls(self._whole)
+        whole = "".join(self._parts)
+        beside, calls, begun = await self._read_calls(whole)
         if not self._format.parallel_tool_calls:
             calls = calls[:1]
         if (begun or self._format.call_required) and not calls:
-            return "", msgspec.structs.replace(result, broken_call=self._whole)
-        before = self._whole[: self._shown]
-        if calls:  # parsers strip the text beside calls
-            before, beside = before.lstrip(), beside.lstrip()
+            return "", msgspec.structs.replace(result, broken_call=whole)
+        if not calls:
+            return whole[self._shown :], result
+        # Parsers strip the text beside calls.
+        before, beside = whole[: self._shown].lstrip(), beside.lstrip()
         rest = beside.removeprefix(before) if beside.startswith(before) else ""
         return rest, msgspec.structs.replace(result, tool_calls=calls)
 
@@ -114,7 +121,8 @@ class _Thought:
         self._server = server
         self._parser = parser
         self._marks = None if parser is None else THOUGHTS.get(parser)
-        self._held = ""
+        self._held: list[str] = []
+        self._tail = ""
         self._prefix = ""
         self._state: Literal["undecided", "inside", "done", "whole"] = "undecided"
         prompt_end = prompt_end.rstrip()
@@ -130,22 +138,28 @@ class _Thought:
         """(thought, text) that the answer's next text adds; both "" while it is held back."""
         if self._state == "done":
             return "", text
-        self._held += text
+        self._held.append(text)
         marks = self._marks
         if self._state == "undecided":
             assert marks is not None
-            bare = self._held.lstrip()
+            self._held = ["".join(self._held)]
+            bare = self._held[0].lstrip()
             if marks.start.startswith(bare) and not last:
                 return "", ""
             if not bare.startswith(marks.start):
                 self._state = "done"
-                return "", self._held
+                return "", self._held[0]
             self._state = "inside"
-        thought_text, end, after = self._held, "", ""
+            text = self._held[0]
+        if not last:
+            if marks is None:
+                return "", ""
+            self._tail = self._tail[-len(marks.end) :] + text  # no text is searched twice
+            if marks.end not in self._tail:
+                return "", ""
+        thought_text, end, after = "".join(self._held), "", ""
         if marks is not None:
-            thought_text, end, after = self._held.partition(marks.end)
-        if not end and not last:
-            return "", ""
+            thought_text, end, after = thought_text.partition(marks.end)
         self._state = "done"
         text = thought_text + end
         if self._prefix and self._prefix not in text:

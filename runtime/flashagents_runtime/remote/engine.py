@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -42,9 +43,14 @@ class RemoteEngine:
     Args:
         url: such as "http://127.0.0.1:30000".
         api_key: the server's `--api-key`.
-        tls: for a server whose certificate the system does not know.
+        tls: how to check an https server's certificate, where the system's own way is not right.
+        tls_ca_file: the same by a PEM file: the only authority that is trusted for this server, or the
+            server's own self-signed certificate.
         connect_timeout: seconds until a connection must stand.
         read_timeout: longest silence while the server is answering, seconds.
+
+    Raises:
+        ValueError: no URL of a server, or a `tls_ca_file` that is none.
     """
 
     def __init__(
@@ -53,9 +59,14 @@ class RemoteEngine:
         *,
         api_key: str | None = None,
         tls: ssl.SSLContext | None = None,
+        tls_ca_file: str | Path | None = None,
         connect_timeout: float = 10.0,
         read_timeout: float = 600.0,
     ) -> None:
+        if tls_ca_file is not None:
+            if tls is not None:
+                raise ValueError("tls and tls_ca_file both say what to trust: give one of them")
+            tls = _trusting(tls_ca_file)
         self._server = Server(url, api_key, tls, connect_timeout, read_timeout)
         self._info: EngineInfo | None = None
         self._incremental = False
@@ -209,6 +220,13 @@ class RemoteEngine:
     async def close(self) -> None:
         """Close the connections; the server goes on. Closing twice is fine."""
         await self._server.close()
+
+
+def _trusting(ca_file: str | Path) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=str(Path(ca_file).expanduser()))
+    except (OSError, ssl.SSLError) as e:
+        raise ValueError(f"tls_ca_file {str(ca_file)!r} cannot be read as PEM certificates: {e}") from e
 
 
 async def _events(response: aiohttp.ClientResponse, url: str) -> AsyncGenerator[dict[str, Any], None]:

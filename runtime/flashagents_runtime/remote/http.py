@@ -87,7 +87,7 @@ class Server:
         Raises:
             RequestRejectedError: the server refused the request (4xx).
             EngineError: it refuses the key, or failed (5xx).
-            EngineDiedError: it cannot be reached.
+            EngineDiedError: it cannot be reached, or its certificate is not to be trusted.
         """
         for attempt in range(_TRIES):
             last = attempt == _TRIES - 1
@@ -96,6 +96,8 @@ class Server:
                 response = await _left(request, on_leave)
             except aiohttp.SocketTimeoutError as e:  # it has the request, and may be at work on it
                 raise EngineDiedError(f"the server {self.url} is silent: {e}") from e
+            except aiohttp.ClientSSLError as e:  # trying again would not help
+                raise EngineDiedError(_tls_message(self.url, e)) from e
             except aiohttp.ClientConnectionError as e:
                 if last:
                     raise EngineDiedError(f"the server {self.url} cannot be reached: {e}") from e
@@ -174,6 +176,16 @@ def _checked_url(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{url!r} is no URL of a server: it starts with http:// or https://")
     return url.rstrip("/")
+
+
+def _tls_message(url: str, error: aiohttp.ClientSSLError) -> str:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return (
+            f"the certificate of {url} is not trusted: {error.certificate_error}. For a server with an "
+            "authority of its own, or a self-signed certificate, pass that certificate's file: "
+            "tls_ca_file='...'"
+        )
+    return f"no TLS connection to {url}: {error} (does the server speak https, or http?)"
 
 
 __all__ = ["Server"]

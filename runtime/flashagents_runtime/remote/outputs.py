@@ -5,11 +5,11 @@ A server is not trusted to keep to SGLang's form: every event is checked, and no
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import msgspec
 
+_decode = msgspec.json.Decoder().decode  # its errors are ValueErrors; several times as fast as json
 _DONE = b"[DONE]"
 MAX_EVENT_BYTES = 64 << 20
 
@@ -51,7 +51,7 @@ class EventReader:
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(data)
+        value = _decode(data)
     except RecursionError:
         raise ValueError("the server sent JSON that is nested too deeply") from None
     if not isinstance(value, dict):

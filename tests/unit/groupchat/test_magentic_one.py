@@ -60,6 +60,16 @@ async def test_a_whole_run() -> None:
     assert len(ledgers) == 2
 
 
+async def test_a_limit_of_rounds_is_the_orchestrators_own() -> None:
+    def limited(client: Any) -> MagenticOneGroupChat:
+        agents = [assistant(name, client) for name in ("planner", "writer")]
+        return MagenticOneGroupChat(agents, model_client=client, max_turns=1)
+
+    runtime, _ = await both(limited, [*SCRIPT[:6], SCRIPT[-1]])
+    ledgers = [turn for turn in runtime.turns if turn.forecast == "message" and "Magentic" in turn.agent]
+    assert [turn.right for turn in ledgers] == [True]
+
+
 TEXT = 'He said "go" \\ to\nRome \u4e2d \U0001f600 now.'
 
 

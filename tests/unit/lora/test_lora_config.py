@@ -67,11 +67,6 @@ def test_base_lr_takes_one_group() -> None:
         parse("base_lr", {"a": ["x"], "b": ["y"]}, [])
 
 
-def test_base_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedFeatureError, match="'base' is not supported yet"):
-        parse("base", None, ["x"])
-
-
 @pytest.mark.parametrize("text", ["x", "{}", '{"scheme": "best", "groups": {}}'])
 def test_a_variable_that_holds_something_else(text: str) -> None:
     with pytest.raises(ValueError, match=r"cannot be read|must be one of"):

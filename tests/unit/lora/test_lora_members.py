@@ -88,7 +88,7 @@ def test_projections_hold_scaled_members_and_nothing_else() -> None:
         ("precomputed", adapter(rank=65), "kernels take up to 64"),
         ("precomputed", adapter(target_modules="all-linear"), "includes k_proj"),
         ("precomputed", adapter(target_modules=["v_proj", "k_proj"]), "it targets k_proj"),
-        ("precomputed", adapter(target_modules=["q_proj", "v_proj", "o_proj"]), "it targets o_proj"),
+        ("base", adapter(target_modules=["q_proj", "v_proj", "o_proj"]), "it targets o_proj"),
     ],
 )
 def test_misfits(scheme: str, what: Any, reason: str) -> None:

@@ -1,0 +1,223 @@
+"""Every kind of team on the real engine and the real model: the overlap changes no text.
+
+Each team runs twice from an empty cache, without and with the overlap, greedily. The messages must be
+equal, forecasts right where the next speaker is certain, and of an upstream text all but the last chunk
+in the cache when the next request comes, part of it sent before the upstream agent had ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from autogen_agentchat.agents import AssistantAgent, SocietyOfMindAgent
+from autogen_agentchat.conditions import MaxMessageTermination
+from autogen_agentchat.teams import (
+    DiGraphBuilder,
+    GraphFlow,
+    MagenticOneGroupChat,
+    RoundRobinGroupChat,
+    SelectorGroupChat,
+    Swarm,
+)
+
+import flashagents_autogen
+from flashagents_autogen import FlashAgentsChatCompletionClient, FlashGroupChatRuntime, GroupChatPolicy
+from flashagents_autogen.groupchat.turns import Turn
+from flashagents_runtime.embedded import EmbeddedEngine
+
+CHUNK = 12
+HELD = 4  # tokens that wait for the next word, or for a commit
+POLICY = GroupChatPolicy(chunk_size=CHUNK, share=1.0)
+TASK = "A week by train from Paris to Rome."
+TOKENS = 36
+
+
+class Stage:
+    """The engine, and agents on it."""
+
+    def __init__(self, engine: EmbeddedEngine) -> None:
+        self.engine = engine
+        self.client = self.with_args()
+
+    def with_args(self, tokens: int = TOKENS, **args: Any) -> FlashAgentsChatCompletionClient:
+        """A client; answers are of one length, so that no text is too short to be seen."""
+        args = {"ignore_eos": True, **args}
+        return FlashAgentsChatCompletionClient(engine=self.engine, temperature=0, max_tokens=tokens, **args)
+
+    def agent(self, name: str, client: Any = None, **args: Any) -> AssistantAgent:
+        system = f"You are {name}, who plans journeys with others. Keep to facts, write plain sentences."
+        return AssistantAgent(name, model_client=client or self.client, system_message=system, **args)
+
+    async def both(self, make: Callable[[], Any], policy: GroupChatPolicy = POLICY) -> list[Turn]:
+        """Run a team without and with the overlap; returns the turns of the latter."""
+        stock = await make().run(task=TASK)
+        await self.empty()
+        async with FlashGroupChatRuntime(policy) as runtime:
+            team = make()
+            runtime.attach(team)
+            flash = await team.run(task=TASK)
+            assert len(runtime.expectations) == 0
+        assert not [event for event in runtime.events if event.kind == "error"]
+        assert [(type(m), m.source, _text(m)) for m in flash.messages] == [
+            (type(m), m.source, _text(m)) for m in stock.messages
+        ]
+        return list(runtime.turns)
+
+    async def empty(self) -> None:
+        for _ in range(200):
+            if await self.engine.flush_cache():
+                return
+            await asyncio.sleep(0.05)
+        pytest.fail("the engine does not become idle")
+
+
+def _text(message: Any) -> str:
+    # Ids of tool calls are drawn at random.
+    return message.to_text() if isinstance(getattr(message, "content", None), str) else ""
+
+
+def of(turns: list[Turn], agent: str) -> list[Turn]:
+    return [turn for turn in turns if turn.agent == agent]
+
+
+def check(turn: Turn) -> None:
+    """It was foreseen, and prefilled while upstream spoke."""
+    assert turn.right is True, turn.agent
+    assert turn.slots, turn.agent
+    for slot in turn.slots:
+        assert slot.prewarmed >= slot.end - slot.start - CHUNK - HELD
+    assert turn.slots[-1].issued_early > 0
+    assert turn.cached >= turn.prompt - CHUNK - 8
+
+
+@pytest.fixture
+def stage(real_engine: EmbeddedEngine) -> Stage:
+    return Stage(real_engine)
+
+
+async def test_round_robin(stage: Stage) -> None:
+    names = ("planner", "critic", "writer")
+    turns = await stage.both(lambda: RoundRobinGroupChat([stage.agent(n) for n in names], max_turns=4))
+    for turn in turns[1:]:
+        check(turn)
+
+
+async def test_selector(stage: Stage) -> None:
+    picks = stage.with_args(6, regex="(planner|critic|writer)", ignore_eos=False)
+
+    def make() -> SelectorGroupChat:
+        agents = [stage.agent(name) for name in ("planner", "critic", "writer")]
+        return SelectorGroupChat(agents, model_client=picks, max_turns=2)
+
+    turns = await stage.both(make)
+    check(of(turns, "SelectorGroupChatManager")[1])
+
+
+async def test_swarm(stage: Stage) -> None:
+    def hands_off_to(target: str) -> FlashAgentsChatCompletionClient:
+        call = rf'<tool_call>\n\{{"name": "transfer_to_{target}", "arguments": \{{\}}\}}\n</tool_call>'
+        return stage.with_args(60, regex=call, ignore_eos=False)
+
+    to_flights, to_hotels = hands_off_to("flights"), hands_off_to("hotels")
+
+    def make() -> Swarm:
+        triage = stage.agent("triage", to_flights, handoffs=["flights"])
+        flights = stage.agent("flights", to_hotels, handoffs=["hotels"])
+        agents = [triage, flights, stage.agent("hotels")]
+        return Swarm(agents, termination_condition=MaxMessageTermination(4))
+
+    turns = await stage.both(make)
+    assert [turn.agent for turn in turns] == ["triage", "flights", "hotels"]
+    for turn in turns[1:]:
+        assert turn.right is True
+        assert turn.cached >= turn.prompt - CHUNK - 8
+
+
+async def test_graph_flow(stage: Stage) -> None:
+    def make() -> GraphFlow:
+        a, b, c, d = (stage.agent(name) for name in ("anna", "bert", "carl", "dora"))
+        builder = DiGraphBuilder()
+        builder.add_node(a).add_node(b).add_node(c).add_node(d)
+        builder.add_edge(a, b).add_edge(a, c).add_edge(b, d).add_edge(c, d)
+        return GraphFlow([a, b, c, d], builder.build())  # type: ignore[arg-type]
+
+    turns = await stage.both(make)
+    for name in ("bert", "carl", "dora"):
+        (turn,) = of(turns, name)
+        assert turn.right is True
+        assert sum(slot.issued_early for slot in turn.slots) > 0
+        assert turn.cached >= turn.prompt - 2 * CHUNK - 8
+
+
+NO = r'\{"reason": "", "answer": false\}'
+LEDGER = (
+    rf'\{{"is_request_satisfied": {NO}, "is_in_loop": {NO}, '
+    r'"is_progress_being_made": \{"reason": "", "answer": true\}, '
+    r'"next_speaker": \{"reason": "", "answer": "(planner|critic)"\}, '
+    r'"instruction_or_question": \{"reason": "", "answer": "[A-Za-z ]{90,100}"\}\}'
+)
+
+
+async def test_magentic_one(stage: Stage) -> None:
+    info = {**stage.client.model_info, "structured_output": False, "json_output": False}
+    manager = stage.with_args(120, regex=LEDGER, model_info=info, ignore_eos=False)
+
+    def make() -> MagenticOneGroupChat:
+        agents = [stage.agent(name) for name in ("planner", "critic")]
+        return MagenticOneGroupChat(agents, model_client=manager, max_turns=1)
+
+    turns = await stage.both(make)
+    agents = [turn for turn in turns if turn.agent in ("planner", "critic")]
+    assert agents[0].right is True and agents[0].slots[0].issued_early > 0
+    check(of(turns, "MagenticOneOrchestrator")[3])
+
+
+async def test_a_society_of_mind_and_a_team_within_a_team(stage: Stage) -> None:
+    def make() -> RoundRobinGroupChat:
+        inner = RoundRobinGroupChat([stage.agent("bert")], max_turns=1, name="inner")
+        society = SocietyOfMindAgent("society", inner, stage.client)
+        within = RoundRobinGroupChat([stage.agent("carl")], max_turns=1, name="within")
+        return RoundRobinGroupChat([stage.agent("anna"), society, within, stage.agent("dora")], max_turns=4)
+
+    turns = await stage.both(make)
+    for name in ("bert", "society", "carl", "dora"):
+        check(of(turns, name)[-1])
+
+
+async def test_agents_called_by_hand(stage: Stage) -> None:
+    async def chain() -> list[str]:
+        text, said = TASK, []
+        for agent in agents:
+            text = (await agent.run(task=text)).messages[-1].to_text()
+            said.append(text)
+        return said
+
+    agents = [stage.agent(name) for name in ("planner", "critic")]
+    stock = await chain()
+    await stage.empty()
+    agents = [stage.agent(name) for name in ("planner", "critic")]
+    async with FlashGroupChatRuntime(POLICY) as runtime:
+        runtime.link(*agents)
+        assert await chain() == stock
+    check(runtime.turns[-1])
+
+
+async def test_install_with_learnt_chunks(stage: Stage) -> None:
+    """One line, the default policy: what a user gets."""
+
+    def make() -> RoundRobinGroupChat:
+        return RoundRobinGroupChat([stage.agent(name) for name in ("planner", "critic")], max_turns=3)
+
+    stock = await make().run(task=TASK)
+    await stage.empty()
+    runtime = flashagents_autogen.install()
+    try:
+        flash = await make().run(task=TASK)
+    finally:
+        flashagents_autogen.uninstall()
+        await runtime.close()
+    assert [m.to_text() for m in flash.messages] == [m.to_text() for m in stock.messages]
+    assert [turn.right for turn in list(runtime.turns)[-2:]] == [True, True]
