@@ -230,6 +230,12 @@ class RemoteEngine:
                 waiting=sum(int(load.get("num_waiting_reqs") or 0) for load in loads),
             )
 
+    async def internal_state(self) -> dict[str, Any]:
+        """What the server says of itself (`/server_info`), for diagnosis: not a stable format."""
+        await self.start()
+        server = await self._server.json("GET", "/server_info")
+        return server if isinstance(server, dict) else {}
+
     async def flush_cache(self) -> bool:
         """See `Engine.flush_cache`."""
         try:
