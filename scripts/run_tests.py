@@ -59,7 +59,7 @@ def run_tests(fast: bool, extra: list[str]) -> bool:
 
     The fast ones get a model cache of their own, which they must leave empty: they fetch nothing.
     """
-    selection = ["-m", "not engine and not gpu and not fetch"] if fast else []
+    selection = ["-m", "not engine and not gpu and not fetch and not long"] if fast else []
     runs: list[tuple[list[str], dict[str, str]]] = []
     if not any(argument.startswith("tests/") for argument in extra):
         if not fast and any((ROOT / KERNEL_TESTS).glob("**/test_*.py")):

@@ -11,6 +11,7 @@ import json
 import re
 from typing import Any
 
+import pytest
 from autogen_core import FunctionCall
 from autogen_core.models import FunctionExecutionResult, FunctionExecutionResultMessage
 from hypothesis import given, settings
@@ -182,6 +183,7 @@ def test_a_thought_that_the_prompt_opened(thought: str, rest: str, cuts: list[in
     assert got[:2] == (thought, rest)
 
 
+@pytest.mark.long
 @PROPERTY
 @given(rest=PLAIN.filter(lambda text: not text.lstrip().startswith("<think")), cuts=CUTS)
 def test_no_thought_is_no_thought(rest: str, cuts: list[int]) -> None:

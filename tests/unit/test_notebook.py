@@ -22,6 +22,8 @@ import sys
 from flashagents_runtime import embedded, model_store
 from flashagents_runtime.model_store import resolve_model
 from flashagents_runtime.embedded import EmbeddedEngine, host_process
+
+pytestmark = pytest.mark.long
 host_process.host_command = lambda fd: [sys.executable, {stub_host.__file__!r}, str(fd)]
 EmbeddedEngine._resolve_model = lambda self: "ok"
 model_store.resolve_model = lambda name=None, **kwargs: resolve_model({{folder!r}}, **kwargs)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -13,6 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from flashagents_runtime import FlashAgentsError, GenerateRequest, RequestRejectedError
 from flashagents_runtime.handoff import Prefiller, PrefillSession
 from helpers.gated_engine import GatedEngine, breathe
+
+pytestmark = pytest.mark.long
 
 T = TypeVar("T")
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=6)

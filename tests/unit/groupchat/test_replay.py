@@ -17,6 +17,8 @@ import pytest
 from flashagents_autogen import FlashGroupChatRuntime
 from flashagents_autogen.groupchat.turns import hit_rate
 
+pytestmark = pytest.mark.long
+
 
 def _load() -> Any:
     path = Path(__file__).parents[3] / "benchmarks/groupchat/replay.py"

@@ -12,6 +12,8 @@ from helpers.lora_adapters import make_adapter
 from helpers.lora_reference import Backbone, Context, Scores
 from helpers.scheduler_harness import tiny_model
 
+pytestmark = pytest.mark.long
+
 CONTEXT = [(7 * j) % 490 + 4 for j in range(40)]
 SUFFIX = [5, 9, 200, 31]
 

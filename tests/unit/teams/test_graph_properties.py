@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import pytest
 from autogen_agentchat.teams import DiGraph, DiGraphBuilder, GraphFlow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashagents_autogen import FlashGraphFlow
 from helpers.teams import Speaker, conversation
+
+pytestmark = pytest.mark.long
 
 Edges = frozenset[tuple[int, int]]
 

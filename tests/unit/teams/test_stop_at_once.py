@@ -318,6 +318,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_a_program_at_once() -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(PROGRAM)],

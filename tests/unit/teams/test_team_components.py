@@ -94,6 +94,7 @@ def unstarted() -> FlashAgentsChatCompletionClient:
     return FlashAgentsChatCompletionClient(temperature=0)
 
 
+@pytest.mark.fetch  # an assistant asks its client for model_info, which is read from the default model
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_team_survives_dump_and_load(kind: str) -> None:
     make, flash, _ = KINDS[kind]

@@ -42,6 +42,7 @@ def test_show_for_programs(file: Path) -> None:
     assert answer["turns"][1]["agent"] == "agent_01"
 
 
+@pytest.mark.long
 def test_show_writes_other_files(file: Path, tmp_path: Path) -> None:
     target = tmp_path / "x.svg"
     assert run("trace", "show", str(file), "--page", str(target), "--compare", str(file))[:2] == (
