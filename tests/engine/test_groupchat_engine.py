@@ -26,6 +26,7 @@ from autogen_agentchat.teams import (
 import flashagents_autogen
 from flashagents_autogen import FlashAgentsChatCompletionClient, FlashGroupChatRuntime, GroupChatPolicy
 from flashagents_autogen.groupchat.turns import Turn
+from flashagents_runtime import Delta, GenerateRequest
 from flashagents_runtime.embedded import EmbeddedEngine
 
 CHUNK = 12
@@ -44,8 +45,8 @@ class Stage:
 
     def with_args(self, tokens: int = TOKENS, **args: Any) -> FlashAgentsChatCompletionClient:
         """A client; answers are of one length, so that no text is too short to be seen."""
-        args = {"ignore_eos": True, **args}
-        return FlashAgentsChatCompletionClient(engine=self.engine, temperature=0, max_tokens=tokens, **args)
+        args = {"engine": self.engine, "ignore_eos": True, **args}
+        return FlashAgentsChatCompletionClient(temperature=0, max_tokens=tokens, **args)
 
     def agent(self, name: str, client: Any = None, **args: Any) -> AssistantAgent:
         system = f"You are {name}, who plans journeys with others. Keep to facts, write plain sentences."
@@ -74,6 +75,28 @@ class Stage:
         pytest.fail("the engine does not become idle")
 
 
+class Loose:
+    """The engine without strict tools, so that an expression can say which call is made.
+
+    A hand-off's tool is strict, which takes the one grammar that a request may have.
+    """
+
+    def __init__(self, engine: EmbeddedEngine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+        if request.format is not None:
+            tools = [msgspec.structs.replace(tool, strict=False) for tool in request.format.tools]
+            loose = msgspec.structs.replace(request.format, tools=tools)
+            request = msgspec.structs.replace(request, format=loose)
+        async with aclosing(self._engine.generate(request)) as stream:
+            async for delta in stream:
+                yield delta
+
+
 def _text(message: Any) -> str:
     # Ids of tool calls are drawn at random.
     return message.to_text() if isinstance(getattr(message, "content", None), str) else ""
@@ -90,7 +113,7 @@ def check(turn: Turn) -> None:
     for slot in turn.slots:
         assert slot.prewarmed >= slot.end - slot.start - CHUNK - HELD
     assert turn.slots[-1].issued_early > 0
-    assert turn.cached >= turn.prompt - CHUNK - 8
+    assert turn.cached >= turn.slots[-1].end - CHUNK - HELD
 
 
 @pytest.fixture
@@ -119,7 +142,7 @@ async def test_selector(stage: Stage) -> None:
 async def test_swarm(stage: Stage) -> None:
     def hands_off_to(target: str) -> FlashAgentsChatCompletionClient:
         call = rf'<tool_call>\n\{{"name": "transfer_to_{target}", "arguments": \{{\}}\}}\n</tool_call>'
-        return stage.with_args(60, regex=call, ignore_eos=False)
+        return stage.with_args(60, engine=Loose(stage.engine), regex=call, ignore_eos=False)
 
     to_flights, to_hotels = hands_off_to("flights"), hands_off_to("hotels")
 
@@ -157,13 +180,13 @@ LEDGER = (
     rf'\{{"is_request_satisfied": {NO}, "is_in_loop": {NO}, '
     r'"is_progress_being_made": \{"reason": "", "answer": true\}, '
     r'"next_speaker": \{"reason": "", "answer": "(planner|critic)"\}, '
-    r'"instruction_or_question": \{"reason": "", "answer": "[A-Za-z ]{90,100}"\}\}'
+    r'"instruction_or_question": \{"reason": "", "answer": "[A-Za-z ]{60,70}"\}\}'
 )
 
 
 async def test_magentic_one(stage: Stage) -> None:
     info = {**stage.client.model_info, "structured_output": False, "json_output": False}
-    manager = stage.with_args(120, regex=LEDGER, model_info=info, ignore_eos=False)
+    manager = stage.with_args(110, regex=LEDGER, model_info=info, ignore_eos=False)
 
     def make() -> MagenticOneGroupChat:
         agents = [stage.agent(name) for name in ("planner", "critic")]
