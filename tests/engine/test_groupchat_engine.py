@@ -29,6 +29,7 @@ import flashagents_autogen
 from flashagents_autogen import FlashAgentsChatCompletionClient, FlashGroupChatRuntime, GroupChatPolicy
 from flashagents_autogen.groupchat.turns import Turn
 from flashagents_runtime import Delta, GenerateRequest
+from flashagents_runtime.chat_tokenizer import load_chat_tokenizer
 from flashagents_runtime.embedded import EmbeddedEngine
 
 CHUNK = 12
@@ -77,26 +78,29 @@ class Stage:
         pytest.fail("the engine does not become idle")
 
 
-class Loose:
-    """The engine without strict tools, so that an expression can say which call is made.
+class Changed:
+    """The engine, with a change made to every real request: for what a client's arguments cannot say."""
 
-    A hand-off's tool is strict, which takes the one grammar that a request may have.
-    """
-
-    def __init__(self, engine: EmbeddedEngine) -> None:
+    def __init__(self, engine: EmbeddedEngine, change: Callable[[GenerateRequest], GenerateRequest]) -> None:
         self._engine = engine
+        self._change = change
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
-        if request.format is not None:
-            tools = [msgspec.structs.replace(tool, strict=False) for tool in request.format.tools]
-            loose = msgspec.structs.replace(request.format, tools=tools)
-            request = msgspec.structs.replace(request, format=loose)
+        if request.sampling.max_new_tokens != 0:
+            request = self._change(request)
         async with aclosing(self._engine.generate(request)) as stream:
             async for delta in stream:
                 yield delta
+
+
+def without_strict_tools(request: GenerateRequest) -> GenerateRequest:
+    """A hand-off's tool is strict, which takes the one grammar that a request may have."""
+    assert request.format is not None
+    tools = [msgspec.structs.replace(tool, strict=False) for tool in request.format.tools]
+    return msgspec.structs.replace(request, format=msgspec.structs.replace(request.format, tools=tools))
 
 
 def _text(message: Any) -> str:
@@ -144,7 +148,9 @@ async def test_selector(stage: Stage) -> None:
 async def test_swarm(stage: Stage) -> None:
     def hands_off_to(target: str) -> FlashAgentsChatCompletionClient:
         call = rf'<tool_call>\n\{{"name": "transfer_to_{target}", "arguments": \{{\}}\}}\n</tool_call>'
-        return stage.with_args(60, engine=Loose(stage.engine), regex=call, ignore_eos=False)
+        return stage.with_args(
+            60, engine=Changed(stage.engine, without_strict_tools), regex=call, ignore_eos=False
+        )
 
     to_flights, to_hotels = hands_off_to("flights"), hands_off_to("hotels")
 
@@ -186,9 +192,18 @@ LEDGER = (
 )
 
 
-async def test_magentic_one(stage: Stage) -> None:
+async def test_magentic_one(stage: Stage, model_path: str) -> None:
     info = {**stage.client.model_info, "structured_output": False, "json_output": False}
-    manager = stage.with_args(110, regex=LEDGER, model_info=info, ignore_eos=False)
+    chat = load_chat_tokenizer(model_path)
+
+    def brief_but_for_ledgers(request: GenerateRequest) -> GenerateRequest:
+        if "pure JSON format" in chat.decode(request.input_ids):
+            return request
+        sampling = msgspec.structs.replace(request.sampling, regex=None, max_new_tokens=8)
+        return msgspec.structs.replace(request, sampling=sampling)
+
+    engine = Changed(stage.engine, brief_but_for_ledgers)
+    manager = stage.with_args(110, engine=engine, regex=LEDGER, model_info=info, ignore_eos=False)
 
     def make() -> MagenticOneGroupChat:
         agents = [stage.agent(name) for name in ("planner", "critic")]
