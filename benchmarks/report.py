@@ -39,10 +39,11 @@ Cases with a wire: the engine is another process that speaks at 200 tokens/s a s
 (embedded) or as SGLang's HTTP server does (remote). `chunk_us`: from the arrival of a token's bytes to
 AutoGen's chunk; an embedded engine's I/O thread has to wake the task's own loop for it, a remote one's bytes
 arrive there. `cpu_us_per_token`: CPU time of the application's process; `tokens_per_core_s` is its
-reciprocal, what one core carries in all; `pace`: 1 keeps up with the producer, which shares the machine.
-The machine's CPUs were shared with other work while this was measured: read the ratios, not the figures.
-With 64 streams a remote token costs more than an embedded one because HTTP brings each stream's token by
-itself, and one frame those of all streams.
+reciprocal: what one core would carry, reckoned from 64 streams of 200 tokens/s, not from a run that fills the
+core. `pace`: 1 keeps up with the producer; where it is lower, producer and application shared two CPUs, with
+other work beside them, and which of them was late was not looked into. Read the ratios, not the figures.
+In the profiles aiohttp is the largest part of a remote token, and has none in an embedded one; that HTTP
+brings each stream's token by itself, and one frame those of all streams, is the likely reason.
 """,
     "groupchat": """
 ## Teams that overlap

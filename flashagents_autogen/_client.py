@@ -58,14 +58,15 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
     Args:
         model: a Hugging Face folder or a hub id; None is the default small model.
         engine: an engine of the caller's instead; it is not closed with the client.
-        engine_args: SGLang's `ServerArgs` by name, for the engine that the client starts.
+        engine_args: SGLang's `ServerArgs` by name, for the engine that the client starts; `lora_sharing`
+            and `lora_groups` besides, for role agents that share one cache (docs/lora-sharing.md).
         engine_url: a running SGLang server instead, such as "http://127.0.0.1:30000"; `model` then names
             the tokenizer where the server's model path is not to be had here.
         api_key: that server's key.
         tls_ca_file: PEM file of the authority, or of the self-signed certificate, of an https server.
         model_info: overrides what is inferred from the model's configuration and chat template.
         tokenizer: overrides the model's own tokenizer and chat template.
-        lora: name of the LoRA adapter that this client speaks through.
+        lora: name of the LoRA adapter that this client speaks through: one of the engine's `lora_paths`.
         cache_salt: namespace of the prefix cache: clients with different salts share no prefix. A secret,
             not empty; give each tenant its own.
         create_args: arguments of every call, see `CreateArgs`: temperature, max_tokens, ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from typing import assert_never
@@ -158,6 +159,10 @@ def to_tools(tools: Sequence[Tool | ToolSchema]) -> list[ToolDefinition]:
         if "name" not in schema:
             raise ValueError(f"a tool has no name: {dict(schema)!r:.200}; its schema needs 'name' at the top")
         parameters = dict(schema.get("parameters") or {"type": "object", "properties": {}})
+        try:
+            json.dumps(parameters)
+        except (TypeError, ValueError, RecursionError) as e:
+            raise ValueError(f"the parameters of tool {schema['name']!r:.80} are no JSON: {e}") from None
         out.append(
             ToolDefinition(
                 name=check_name(schema["name"], "tool name"),

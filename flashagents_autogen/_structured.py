@@ -36,9 +36,12 @@ def json_schema(
         return json.dumps(_ANY_OBJECT)
     inner = response_format.get("json_schema")
     if response_format.get("type") == "json_schema" and isinstance(inner, Mapping):
-        return json.dumps(complete_schema(inner.get("schema", inner)))
+        try:
+            return json.dumps(complete_schema(inner.get("schema", inner)))
+        except (TypeError, ValueError, RecursionError) as e:
+            raise ValueError(f"the schema of response_format is no JSON: {e}") from None
     raise ValueError(
-        f"unknown response_format {dict(response_format)!r}: its type is one of 'text', 'json_object', "
+        f"unknown response_format {dict(response_format)!r:.200}: its type is one of 'text', 'json_object', "
         "'json_schema'"
     )
 

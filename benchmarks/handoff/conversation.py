@@ -123,6 +123,9 @@ class Agents:
                 pass
         request = GenerateRequest(input_ids=script.ids, sampling=tokens(1))
         await self._answer(self.prefiller.generate(request), sample)
+        began = perf_counter()
+        assert self._ids(self._messages(script.told, "".join(script.said))) == script.ids
+        sample.render = perf_counter() - began
         return sample
 
     async def ours(self, script: Script) -> Sample:
@@ -139,9 +142,11 @@ class Agents:
             await target.close()
         sample.figures = target.figures
         began = perf_counter()
-        again = self._ids(self._messages(script.told, "".join(script.said)))
+        text = self._chat.render(self._messages(script.told, "".join(script.said)))
+        ids = target.tokens_of(text)
+        ids = self._chat.encode(text) if ids is None else ids
         sample.render = perf_counter() - began
-        assert again == script.ids
+        assert ids == script.ids
         return sample
 
     async def warm_all_but_the_last(self, script: Script) -> None:

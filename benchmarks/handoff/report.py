@@ -142,13 +142,15 @@ def conversations(cells: list[Cell]) -> list[str]:
             for m in (f"upstream_itl_{name}_ms" for name in ("mean", "p50", "p99", "max"))
         )
         counts = " | ".join(
-            number(c.p50("ours", m))
-            for m in ("cached_tokens", "prewarmed_tokens", "wasted_tokens", "chunks", "render_ms")
+            number(c.p50("ours", m)) for m in ("cached_tokens", "prewarmed_tokens", "wasted_tokens", "chunks")
         )
+        render = number(c.p50("ours", "render_ms"))
+        if c.has("off", "render_ms"):
+            render = f"{number(c.p50('off', 'render_ms'))} → {render}"
         case = c.case
         lines.append(
             f"| {case['heads']} | {case['concurrency']} | {case['prefix']:,} | {case['upstream']:,} "
-            f"| {itl} | {counts} |"
+            f"| {itl} | {counts} | {render} |"
         )
     return lines
 

@@ -145,11 +145,11 @@ class Benchmark:
             put(variant, "upstream_itl_mean_ms", [statistics.mean(g) for g in gaps])
             for name, q in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)):
                 put(variant, f"upstream_itl_{name}_ms", [_quantile(g, q) for g in gaps])
+            put(variant, "render_ms", [1e3 * s.render for s in samples])
             put(variant, "cached_tokens", [s.result.usage.cached_tokens for s in samples if s.result])
         figures = [s.figures for s in got["ours"] if s.figures is not None]
         for name in ("computed", "prewarmed", "wasted", "chunks"):
             put("ours", name if name == "chunks" else f"{name}_tokens", [getattr(f, name) for f in figures])
-        put("ours", "render_ms", [1e3 * s.render for s in got["ours"]])
         append(self.args.out, rows, show=False)
         shown = {
             f"{r['variant']} {r['metric']}": r["p50"]

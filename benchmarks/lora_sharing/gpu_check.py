@@ -222,12 +222,13 @@ class Check:
             noise = max(self.differences.get("none", [0.0]))
             line = f"   mean {mean:.5f}, max {max(found):.5f}; stock's noise {noise:.5f}"
             if scheme != "none":
-                wrong = statistics.mean(self.judge(scheme, conversation, "control"))
-                self.add(scheme, case, "logprob_abs_diff_mean_of_a_wrong_definition", [wrong])
-                line += f"; a wrong definition {wrong:.5f}"
                 limit = 1e-3 if self.args.cpu else 1.5 * noise
                 if noise and mean > limit:
                     self.failed.append(f"{scheme} graphs={graphs}: mean {mean:.5f} above {limit:.5f}")
+                if len(self.differences[scheme]) == 1:
+                    wrong = statistics.mean(self.judge(scheme, conversation, "control"))
+                    self.add(scheme, case, "logprob_abs_diff_mean_of_a_wrong_definition", [wrong])
+                    line += f"; a wrong definition {wrong:.5f}"
             print(line, flush=True)
             for metric, values in self.clock(e, scheme).items():
                 self.add(scheme, case, metric, values)

@@ -24,6 +24,7 @@ from flashagents_autogen import FlashAgentsChatCompletionClient, FlashRoundRobin
 from flashagents_autogen.teams.timeline import Stopwatch, TimedTurn, print_timelines, same_texts
 from flashagents_runtime import FlashAgentsError
 from flashagents_runtime.progress import show_progress
+from flashagents_runtime.trace import Trace, check_target
 
 TASK = "Plan a 3 day trip to Paris."
 GUIDE = Path(__file__).parent / "guide.md"
@@ -86,13 +87,23 @@ def print_table(turns: list[TimedTurn], out: Console) -> None:
 
 
 async def compare(
-    client: FlashAgentsChatCompletionClient, task: str, guide: str, out: Console
+    client: FlashAgentsChatCompletionClient,
+    task: str,
+    guide: str,
+    out: Console,
+    traces: list[Trace] | None = None,
 ) -> dict[str, list[TimedTurn]]:
-    """The same plan without and with overlap, each from an empty cache; prints both timelines."""
+    """The same plan without and with overlap, each from an empty cache; prints both timelines.
+
+    Appends a trace of each run to `traces`.
+    """
     runs: dict[str, list[TimedTurn]] = {}
     for title, overlap in (("overlap off", False), ("overlap on", True)):
         await client.engine.flush_cache()
-        runs[title] = await watch(build_team(client, overlap, guide), task, Console(quiet=True))
+        with Trace(title) as trace:
+            runs[title] = await watch(build_team(client, overlap, guide), task, Console(quiet=True))
+        if traces is not None:
+            traces.append(trace)
     print_timelines(out, runs)
     out.print(f"same answers: {'yes' if same_texts(runs) else 'NO'}")
     return runs
@@ -108,15 +119,21 @@ async def plan(options: argparse.Namespace) -> None:
     client = FlashAgentsChatCompletionClient(options.model, max_tokens=options.max_tokens, **sampling)
     guide = options.guide.read_text().strip() if options.guide else ""
     out = Console(quiet=options.json)
+    traces: list[Trace] = []
     try:
         with show_progress() as progress:
             info = await client.start(progress)
         out.print(f"[bold]{options.task}[/]  ({info.model.rpartition('/')[2]} on {info.device})")
         if options.compare:
-            runs = await compare(client, options.task, guide, out)
+            runs = await compare(client, options.task, guide, out, traces)
         else:
-            runs = {"": await watch(build_team(client, options.overlap, guide), options.task, out)}
+            with Trace("overlap on" if options.overlap else "overlap off") as trace:
+                runs = {"": await watch(build_team(client, options.overlap, guide), options.task, out)}
+            traces.append(trace)
             print_table(runs[""], out)
+        if options.trace:
+            saved = traces[-1].save(options.trace, compare=traces[0] if options.compare else None)
+            out.print(f"time line: {saved}", highlight=False)
         if options.json:
             print(json.dumps({"task": options.task, "device": info.device, **as_json(runs)}, indent=2))
     finally:
@@ -158,10 +175,19 @@ def main(arguments: list[str] | None = None) -> int:
         "--compare", action="store_true", help="run without and with overlap, and print both timelines"
     )
     parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="save a time line: x.html, x.svg, ... (extra `trace`)"
+    )
+    parser.add_argument(
         "--json", action="store_true", help="print the answers and figures as JSON at the end"
     )
+    options = parser.parse_args(arguments)
     try:
-        asyncio.run(plan(parser.parse_args(arguments)))
+        if options.trace:
+            check_target(options.trace, several=options.compare)  # before minutes of work
+    except (ValueError, ImportError) as error:
+        parser.error(str(error))
+    try:
+        asyncio.run(plan(options))
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 130

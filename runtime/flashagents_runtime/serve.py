@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -76,7 +78,7 @@ def serve(model: str, user_args: Sequence[str], limits: Limits | None = None) ->
     import torch
 
     from . import sglang_seams as seams
-    from .host.build import default_args
+    from .host.build import default_args, meet_in_a_file
     from .host.children import run_detokenizer_process, run_scheduler_process
     from .lora_sharing.arguments import take_arguments, take_argv
     from .plugin import register
@@ -113,6 +115,8 @@ def serve(model: str, user_args: Sequence[str], limits: Limits | None = None) ->
         ) from e
     if limits != NO_LIMITS:
         app.add_middleware(LimitLayer, limits=limits)
+    private = tempfile.mkdtemp(prefix="flashagents-serve-")
+    meet_in_a_file(vars(server_args), f"{private}/ranks")
     try:
         launch_server(
             server_args,
@@ -123,6 +127,7 @@ def serve(model: str, user_args: Sequence[str], limits: Limits | None = None) ->
         for child in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
+        shutil.rmtree(private, ignore_errors=True)
 
 
 __all__ = ["check_exposure", "serve", "server_argv"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flashagents_runtime import EngineDiedError, GenerateRequest, ScriptedEngine
 from flashagents_runtime.scripted import Reply
+from flashagents_runtime.trace import Trace
 from helpers.examples import scripted_example
 
 COMPARED = ("overlap off: ", "overlap on: ", "same answers: yes")
@@ -62,6 +64,20 @@ def test_the_travel_planner_compares(
     printed = capsys.readouterr().out
     assert all(text in printed for text in COMPARED)
     assert printed.count("language_guide") == 2 and "█" in printed
+
+
+def test_the_travel_planner_saves_a_time_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    example = scripted_example("travel_planner", everything(), monkeypatch)
+    events, figure = tmp_path / "x.jsonl", tmp_path / "x.svg"
+    assert example.main(["--trace", str(events)]) == 0
+    assert [turn.agent for turn in Trace.load(events).view.turns] == list(example.AGENTS)
+    assert example.main(["--compare", "--trace", str(figure)]) == 0
+    assert "<svg" in figure.read_text()
+    for wrong in (["--trace", "x.txt"], ["--compare", "--trace", "x.jsonl"]):
+        with pytest.raises(SystemExit):
+            example.main(wrong)
 
 
 def test_the_guide_opens_every_agents_prompt(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parents[2] / "examples" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+COMPARED = [path for path in NOTEBOOKS if not path.stem.startswith("01_")]  # that one has a test of its own
 
 # Before the notebook's own cells.
 SETUP = """
@@ -42,7 +43,7 @@ def printed(cell: nbformat.NotebookNode) -> str:
 
 
 @pytest.mark.usefixtures("jupyter")
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", COMPARED, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_top_to_bottom(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     notebook.cells.insert(0, nbformat.v4.new_code_cell(SETUP))
@@ -56,7 +57,11 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path) -> None:
 
 
 def test_there_are_notebooks() -> None:
-    assert [path.stem for path in NOTEBOOKS] == ["02_travel_planner", "03_map_reduce"]
+    assert [path.stem for path in NOTEBOOKS] == [
+        "01_swap_your_client",
+        "02_travel_planner",
+        "03_map_reduce",
+    ]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

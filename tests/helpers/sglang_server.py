@@ -68,8 +68,8 @@ class FakeSGLang:
         self.aborts: list[str] = []
         self.silent: asyncio.Event | None = None
 
-    async def serve(self, tls: ssl.SSLContext | None = None) -> TestServer:
-        """A running server on a free port of the loopback; close it with `await server.close()`."""
+    async def serve(self, tls: ssl.SSLContext | None = None, port: int | None = None) -> TestServer:
+        """A running server on a port of the loopback (a free one); close it with `await server.close()`."""
         app = web.Application(middlewares=[self._authorise])
         app.router.add_get("/model_info", self._model_info)
         app.router.add_get("/server_info", self._server_info)
@@ -80,7 +80,7 @@ class FakeSGLang:
         app.router.add_post("/close_session", self._close_session)
         app.router.add_post("/separate_reasoning", self._separate)
         app.router.add_post("/parse_function_call", self._parse)
-        server = TestServer(app, scheme="http" if tls is None else "https")
+        server = TestServer(app, scheme="http" if tls is None else "https", port=port)
         await server.start_server(ssl=tls)
         return server
 

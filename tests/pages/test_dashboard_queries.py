@@ -5,6 +5,7 @@ Skipped where no `prometheus` is on the PATH (Debian: `apt-get install prometheu
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import socket
@@ -19,7 +20,8 @@ from typing import Any
 import prometheus_client
 import pytest
 
-from flashagents_runtime.metrics import PrometheusSink, dashboard
+from flashagents_runtime.metrics import EngineCollector, PrometheusSink, dashboard
+from helpers.plugged_engine import PluggedEngine
 from helpers.traces import made_up
 
 COUNTED = "flashagents_turns_total"
@@ -58,7 +60,11 @@ def wait_for(what: Any) -> None:
 def sink_and_port() -> Iterator[tuple[PrometheusSink, int]]:
     registry = prometheus_client.CollectorRegistry()
     server, thread = prometheus_client.start_http_server(0, "127.0.0.1", registry)
+    engine = PluggedEngine()
+    asyncio.run(engine.start())
+    collector = EngineCollector([engine], registry)
     yield PrometheusSink(registry), server.server_port
+    collector.close()
     server.shutdown()
     server.server_close()
     thread.join()

@@ -133,12 +133,13 @@ async def test_prefill_session(who: Who) -> None:
                         text += delta.text
                 assert text == "answer"
             finally:
-                session.abandon()  # what `close` does before it waits
+                if session.state not in ("generating", "closed"):  # those `generate` closes itself
+                    session.abandon()
 
         async def check(whole: bool) -> None:
+            await assert_prefiller_is_empty(prefiller)
             await prefiller.close()
             await assert_nothing_runs(engine)
-            await assert_prefiller_is_empty(prefiller)
             for session in sessions:
                 figures = session.figures
                 assert session.state == "closed" and not session._leaving
@@ -222,7 +223,7 @@ async def test_handoff(who: Who, policy: Any) -> None:
 @pytest.fixture
 def server() -> Iterator[tuple[FakeSGLang, str]]:
     """A server in a thread of its own: its tasks are not ours."""
-    fake = FakeSGLang(ScriptedEngine(itertools.repeat("Hello!")))
+    fake = FakeSGLang(ScriptedEngine(itertools.repeat(Reply(text="Hello!", interval=0.002, delay=0.002))))
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -246,6 +247,7 @@ async def test_remote(server: tuple[FakeSGLang, str], who: Who, through: str) ->
     def make() -> tuple[Work, Check]:
         engine = RemoteEngine(url, read_timeout=5)
         client = FlashAgentsChatCompletionClient(engine=engine, tokenizer=ByteChatTokenizer())
+        served = len(fake.engine.requests)
 
         async def speak() -> str:
             if through == "engine":
@@ -259,6 +261,9 @@ async def test_remote(server: tuple[FakeSGLang, str], who: Who, through: str) ->
 
         async def check(whole: bool) -> None:
             nonlocal before
+            assert not engine._leaving
+            asked = [request.rid for request in fake.engine.requests[served:]]
+            assert whole or set(asked) <= set(fake.aborts), "the server was not told to stop"
             await assert_nothing_runs(fake.engine)
             assert not engine._aborting
             assert await speak() == "Hello!"
@@ -323,3 +328,35 @@ async def test_embedded(stub: Path, who: Who) -> None:
         return work(), check
 
     assert await cancel_everywhere(make, who) >= 4
+
+
+@pytest.mark.parametrize("who", ["caller", "caller, twice"])
+async def test_an_embedded_engines_request_is_aborted(stub: Path, who: Who) -> None:
+    """Requests that would go on for long: each that was begun is aborted, at whatever point it was left."""
+    engine = EmbeddedEngine("slow")
+    await engine.start()
+    host = engine._host
+    assert host is not None
+    begun = 0
+
+    def make() -> tuple[Work, Check]:
+        request = GenerateRequest(input_ids=[1], sampling=SamplingParams(max_new_tokens=400))
+
+        async def work() -> None:
+            nonlocal begun
+            begun += 1
+            async with aclosing(engine.generate(request)) as stream:
+                for _ in range(3):
+                    await anext(stream)
+
+        async def check(whole: bool) -> None:
+            async with asyncio.timeout(5):
+                while host._streams:
+                    await asyncio.sleep(0.001)
+            state = await engine.state()  # the stub counts aborts there; it answers when it is idle
+            assert state.kv_used == begun
+
+        return work(), check
+
+    assert await cancel_everywhere(make, who) >= 3
+    await engine.close()

@@ -6,12 +6,13 @@ import ast
 import asyncio
 import importlib.util
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flashagents_runtime.host.build import default_args
+from flashagents_runtime.host.build import default_args, meet_in_a_file
 from flashagents_runtime.serve import check_exposure, server_argv
 from flashagents_runtime.serve_limits import LimitLayer, Limits
 
@@ -203,6 +204,27 @@ def _default(name: str) -> Any:
             assert node.value is not None
             return ast.literal_eval(node.value)
     raise AssertionError(f"SGLang has no argument {name}")
+
+
+@pytest.mark.parametrize(
+    ("args", "alone"),
+    [
+        ({}, True),
+        ({"tp_size": 1, "dp_size": 1, "nnodes": 1, "pp_size": None}, True),
+        ({"tp_size": 2}, False),
+        ({"dp_size": 2}, False),
+        ({"nnodes": 2}, False),
+        ({"dist_init_addr": "10.0.0.1:5000"}, False),
+    ],
+)
+def test_an_engine_of_one_rank_opens_no_store_to_the_network(
+    args: dict[str, Any], alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"
+    monkeypatch.setenv(variable, "x")  # so that it is put back
+    monkeypatch.delenv(variable)
+    assert meet_in_a_file(args, "/run/x") is alone
+    assert os.environ.get(variable) == ("file:///run/x" if alone else None)
 
 
 def test_no_key_and_no_foreign_code_unless_asked() -> None:

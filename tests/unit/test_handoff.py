@@ -351,3 +351,25 @@ async def test_heads_are_warmed_before_anyone_speaks(engine: GatedEngine, prefil
     heads = len(engine.chunks)
     await prefiller.close()
     assert heads == 2
+
+
+async def test_a_prompt_that_was_forecast_need_not_be_tokenised_again(prefiller: Prefiller) -> None:
+    writer, editor = downstream(prefiller), downstream(prefiller, "editor", slots=2)
+    text = CHAT.render(messages("writer", ANSWER))
+    writer.feed(ANSWER)
+    assert writer.tokens_of(text) is None  # the agent still speaks
+    writer.end(UpstreamEnd(0, "done"))
+    assert writer.tokens_of(text) == prompt_of("writer", ANSWER)
+    assert writer.tokens_of(CHAT.render(messages("critic", ANSWER))) is None
+    assert writer.tokens_of(text + " ") is None
+    writer.prompt_ids().append(0)
+    assert writer.tokens_of(text) == prompt_of("writer", ANSWER)
+    editor.feed("two", 1)
+    editor.feed("one", 0)
+    for slot in (1, 0):
+        editor.end(UpstreamEnd(slot, "done"))
+    assert editor.tokens_of(CHAT.render(messages("editor", "one", "two"))) == prompt_of(
+        "editor", "one", "two"
+    )
+    await prefiller.close()
+    assert writer.tokens_of(text) is not None  # also after the session has closed

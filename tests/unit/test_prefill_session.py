@@ -127,6 +127,19 @@ async def test_a_chunk_that_leads_nowhere_is_aborted(engine: GatedEngine, prefil
     assert no_tasks_left()
 
 
+async def test_warm_ups_sample_as_real_requests_do(engine: GatedEngine, prefiller: Prefiller) -> None:
+    """Or a batch that decodes greedily would not be sampled so any more."""
+    greedy = SamplingParams(temperature=0.0, max_new_tokens=20, stop=["x"])
+    other = prefiller.generate(GenerateRequest(input_ids=[1], sampling=greedy))
+    await anext(other)
+    session = prefiller.open()
+    session.extend(ids(range(10)))
+    await breathe()
+    assert engine.chunks[0].sampling == SamplingParams(temperature=0.0, max_new_tokens=0)
+    await other.aclose()
+    await session.close()
+
+
 async def test_a_chunk_that_is_mostly_of_use_goes_on(engine: GatedEngine, prefiller: Prefiller) -> None:
     """A guess that was wrong in its last tokens is no reason to compute all again."""
     session = prefiller.open()

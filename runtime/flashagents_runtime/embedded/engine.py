@@ -32,7 +32,8 @@ class EmbeddedEngine:
     Args:
         model: a Hugging Face folder, a hub id, or None for the default small model.
         engine_args: arguments of `sglang.srt.server_args.ServerArgs`, by name. What is left out is
-            SGLang's default on a GPU, and fitting values on a machine without one.
+            SGLang's default on a GPU, and fitting values on a machine without one. Besides: `lora_sharing`
+            and `lora_groups` (docs/lora-sharing.md).
 
     Raises:
         UnsupportedFeatureError: SGLang has no engine argument of that name (also a ValueError).

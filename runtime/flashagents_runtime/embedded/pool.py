@@ -155,6 +155,10 @@ class EngineLease:
         """See `Engine.close_session`."""
         await self.engine.close_session(session_id)
 
+    async def internal_state(self) -> dict[str, Any]:
+        """See `EmbeddedEngine.internal_state`."""
+        return await self.engine.internal_state()
+
     async def flush_cache(self) -> bool:
         """See `Engine.flush_cache`."""
         return await self.engine.flush_cache()

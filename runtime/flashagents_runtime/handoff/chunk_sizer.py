@@ -110,6 +110,8 @@ class ChunkSizer:
         curve: the engine's prefill times.
         chunk_size: a fixed size instead of a learnt one; None learns.
         overhead: the chunks of a stream may cost so much more than one pass over its tokens.
+        dearest_chunk: of a stream without an expected end, no chunk costs more than so many times its part
+            of one pass.
         smallest: never a chunk of fewer tokens, except at the end of the stream.
         expected: how many tokens the stream is expected to have in all; None: not known.
     """
@@ -117,6 +119,7 @@ class ChunkSizer:
     curve: PrefillCurve = field(default_factory=PrefillCurve)
     chunk_size: int | None = None
     overhead: float = 0.25
+    dearest_chunk: float = 2.0
     smallest: int = 64
     expected: int | None = None
     _tokens: int = 0  # prefilled in chunks so far
@@ -146,7 +149,10 @@ class ChunkSizer:
         return since / (self._last - self._first)
 
     def issued(self, tokens: int) -> None:
-        """A chunk with `tokens` of the stream is on its way: book its cost above that of one pass."""
+        """A chunk with `tokens` new ones is on its way: book its cost above that of one pass.
+
+        The prompt's head counts, too: what one large chunk of it saves, small ones of the stream may cost.
+        """
         self._tokens += tokens
         self._spent += max(self.curve.dearest(tokens) - self.curve.best_rate() * tokens, 0.0)
 
@@ -169,6 +175,8 @@ class ChunkSizer:
                 overhead /= 2  # keep some for small chunks at the end
         cost = self.curve.dearest(waiting)
         pass_cost = self.curve.best_rate()
+        if left is None and cost > self.dearest_chunk * pass_cost * waiting:
+            return False  # when the stream ends is not known: do not spend all at its beginning
         allowed = max(overhead * pass_cost * (self._tokens + waiting), grace)
         return self._spent + cost - pass_cost * waiting <= allowed
 

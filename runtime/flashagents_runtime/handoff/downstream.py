@@ -153,6 +153,17 @@ class Downstream:
             raise ValueError("the prompt is not complete: wait for all slots, or render it yourself")
         return list(self._prompt.ids)
 
+    def tokens_of(self, prompt: str) -> list[int] | None:
+        """The canonical tokens of the real prompt, rendered anew, where it is what was forecast.
+
+        They were made while upstream spoke, so a long prompt need not be tokenised once more at the
+        hand-off. None where the text differs, or the forecast does not reach its end: tokenise it then.
+        """
+        if not self._prompt.complete:
+            return None
+        texts = ["".join(texts) for texts in self._prompt.texts]
+        return list(self._prompt.ids) if self.forecast.prompt(texts) == prompt else None
+
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """Send the real prompt; see `PrefillSession.generate`.
 

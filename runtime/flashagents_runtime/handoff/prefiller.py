@@ -10,7 +10,7 @@ from time import monotonic
 
 from ..engine import Engine
 from ..errors import FlashAgentsError
-from ..types import Delta, GenerateRequest
+from ..types import Delta, GenerateRequest, SamplingParams
 from .chunk_sizer import ChunkSizer, PrefillCurve
 from .common_prefix import common_prefix
 from .session import PrefillSession
@@ -56,6 +56,7 @@ class Prefiller:
         self._change: asyncio.Future[None] | None = None
         self._unpinning: set[asyncio.Task[None]] = set()
         self._issued = 0  # chunks and real requests so far
+        self.prefill_only = SamplingParams(max_new_tokens=0)  # of the next warm-up, see `sends`
 
     def open(
         self,
@@ -98,7 +99,7 @@ class Prefiller:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """An ordinary request that has no session; warm-ups make room for it."""
         try:
-            self.issued()
+            self.sends(request.sampling)
             with self.budget.decode():
                 async with aclosing(self.engine.generate(request)) as stream:
                     async for delta in stream:
@@ -163,6 +164,22 @@ class Prefiller:
         """A chunk or a real request goes out; returns what `observe` wants to know of it."""
         self._issued += 1
         return self._issued if self._nothing_in_flight() else -1
+
+    def sends(self, sampling: SamplingParams) -> None:
+        """A real request goes out.
+
+        Warm-ups sample nothing, but for one step SGLang merges them into the batch that decodes, and that
+        batch is sampled as its most demanding member asks for as long as it lives: a single warm-up with a
+        temperature makes every step of a greedy batch slower. So warm-ups ask for what real requests do.
+        """
+        self.issued()
+        self.prefill_only = SamplingParams(
+            max_new_tokens=0,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+        )
 
     def observe(self, charged: float, tokens: int, seconds: float, issued: int) -> None:
         """A chunk has taken `seconds` and computed `tokens`.

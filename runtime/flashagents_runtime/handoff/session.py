@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from ..errors import FlashAgentsError, SessionClosedError
-from ..types import Delta, GenerateRequest, GenerateResult, SamplingParams
+from ..types import Delta, GenerateRequest, GenerateResult
 from .chunk_sizer import ChunkSizer
 from .common_prefix import common_prefix
 from .intervals import Intervals
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 State = Literal["idle", "prefilling", "stalled", "generating", "closed"]
 
 _log = logging.getLogger(__name__)
-_PREFILL_ONLY = SamplingParams(max_new_tokens=0)
 
 
 class SessionFigures(msgspec.Struct, kw_only=True):
@@ -123,7 +122,6 @@ class PrefillSession:
         self.lora, self.extra_key = lora, extra_key
         self.cache_salt, self.routed_dp_rank = cache_salt, routed_dp_rank
         self._target: list[int] = []  # what the prompt will begin with
-        self._guessed = 0  # of the target, given by `rebase`; the rest has come from upstream
         self._warm = 0  # of the target, prefilled as far as we know
         self._by_us = Intervals()  # positions of the target computed by this session
         self._flushing: Literal["no", "worth", "always"] = "no"
@@ -185,7 +183,6 @@ class PrefillSession:
         self._check_open()
         self._keep(ids)
         self._target = list(ids)
-        self._guessed = len(ids)
         self._flushing = "no"
         if self._is_due():
             # Not at once: what makes the forecast starts the upstream agent next, and beside its decode a
@@ -247,7 +244,7 @@ class PrefillSession:
             self._keep(request.input_ids)
             if self._chunk is not None and not self._prefiller.answers_at_once:
                 await asyncio.wait([self._chunk.task])
-            self._prefiller.issued()
+            self._prefiller.sends(request.sampling)
             with self._prefiller.budget.decode():
                 async with aclosing(self._prefiller.engine.generate(request)) as stream:
                     async for delta in stream:
@@ -332,12 +329,10 @@ class PrefillSession:
 
     def _issue(self, end: int) -> None:
         ids = self._target[:end]
-        streamed = end - max(self._warm, self._guessed)
-        if streamed > 0:
-            self._sizer.issued(streamed)
+        self._sizer.issued(end - self._warm)
         request = GenerateRequest(
             input_ids=ids,
-            sampling=_PREFILL_ONLY,
+            sampling=self._prefiller.prefill_only,
             session_id=self.session_id,
             lora=self.lora,
             extra_key=self.extra_key,

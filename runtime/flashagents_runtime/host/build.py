@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .. import sglang_seams as seams
@@ -71,6 +72,7 @@ def build_engine(
     if not torch.cuda.is_available() and os.environ.get("FLASHAGENTS_START_METHOD", "fork") == "fork":
         _fork_children()
     _name_shared_memory(token)
+    meet_in_a_file(args, f"{tempfile.gettempdir()}/{token}-ranks")
     report("Starting the scheduler", 0.3)
 
     class HostedEngine(engine_class):  # type: ignore[misc, valid-type]  # known at run time only
@@ -100,6 +102,19 @@ def _fork_children() -> None:
         multiprocessing.set_start_method("fork", force=True)
 
     engine_module._set_envs_and_config = then_fork
+
+
+def meet_in_a_file(args: Mapping[str, Any], path: str) -> bool:
+    """Let an engine of one rank set torch.distributed up through a new file; whether it does.
+
+    SGLang has the ranks meet at a TCP store, which torch opens at all of the machine's addresses, for
+    anybody. With several ranks or nodes it stays so: keep their ports on a private network.
+    """
+    ranks = [args.get(name) for name in ("tp_size", "pp_size", "dp_size", "nnodes")]
+    if any(n not in (None, 1) for n in ranks) or args.get("dist_init_addr"):
+        return False
+    os.environ.setdefault("SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE", f"file://{path}")
+    return True
 
 
 def _name_shared_memory(token: str) -> None:

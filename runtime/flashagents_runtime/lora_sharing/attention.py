@@ -85,6 +85,8 @@ def backend_class() -> Any:
     class SharedAttention(base):  # type: ignore[misc, valid-type]  # SGLang is untyped here
         """Attention over V_base and the low-rank rows, for one scheduler's `Sharing`."""
 
+        extend_dummy_seqs_capped_by_req_pool = True  # the table of member numbers has a row for each
+
         def __init__(self, runner: Any, state: sharing.Sharing) -> None:
             super().__init__()
             self.state = state
@@ -197,6 +199,8 @@ def backend_class() -> Any:
 
         def _fill(self, indices: Any, requests: Any, lens: Any, indptr: Any) -> None:
             """The first `lens` slots of each request, end to end."""
+            if not len(requests):  # an idle pass
+                return
             if indices.is_cuda:
                 copy = seams.symbol(
                     "sglang.kernels.ops.kvcache.kv_indices.create_flashinfer_kv_indices_triton"

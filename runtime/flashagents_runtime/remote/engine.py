@@ -74,6 +74,7 @@ class RemoteEngine:
         self._reasoning_parser: str | None = None
         self._total_tokens = 0
         self._aborting: set[str] = set()
+        self._leaving: set[asyncio.Future[None]] = set()  # aborts on their way
 
     def __repr__(self) -> str:
         return f"<RemoteEngine {self._server.url}>"
@@ -125,16 +126,7 @@ class RemoteEngine:
         check_request(request, info)
         answer = RemoteAnswer(self._server, request, self._tool_parser, self._reasoning_parser)
         increments = None if self._incremental else Increments()
-
-        async def give_up() -> None:
-            # Before the connection closes: a server forgets a request whose client has gone, and then
-            # ignores its abort, but its scheduler goes on to generate.
-            with contextlib.suppress(EngineError, TimeoutError):
-                async with asyncio.timeout(_ABORT_SECONDS):
-                    await self._post_abort(request.rid)
-
-        fields = request_fields(answer.request)
-        async with self._server.open("POST", "/generate", fields, on_leave=give_up) as response:
+        async with self._open(answer.request) as response:
             left = True
             tokens = characters = 0
             try:
@@ -157,7 +149,42 @@ class RemoteEngine:
             finally:
                 self._aborting.discard(request.rid)
                 if left:
-                    await give_up()
+                    await self._leave(request.rid)
+
+    @contextlib.asynccontextmanager
+    async def _open(self, request: GenerateRequest) -> AsyncGenerator[aiohttp.ClientResponse, None]:
+        """The server's answer to a request; aborts the request where nobody waits for the answer to begin."""
+        entered = self._server.open("POST", "/generate", request_fields(request))
+        opening = asyncio.ensure_future(entered.__aenter__())
+        try:
+            await asyncio.wait([opening])
+        except asyncio.CancelledError:
+            try:
+                await self._leave(request.rid)
+            finally:
+                opening.cancel()
+                opening.add_done_callback(_forget)
+            raise
+        response = opening.result()
+        try:
+            yield response
+        finally:
+            await entered.__aexit__(None, None, None)
+
+    async def _leave(self, rid: str) -> None:
+        """Abort a request whose reader goes. Before the connection closes: a server forgets a request whose
+        client has gone, and then ignores its abort, but its scheduler goes on to generate. Also where the
+        reader is cancelled once more meanwhile."""
+
+        async def post() -> None:
+            with contextlib.suppress(EngineError, TimeoutError):
+                async with asyncio.timeout(_ABORT_SECONDS):
+                    await self._post_abort(rid)
+
+        task = asyncio.ensure_future(post())
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+        await asyncio.shield(task)
 
     def _error(self, error: Any) -> EngineError:
         """What the server puts into the stream where a request fails in the middle."""
@@ -203,6 +230,12 @@ class RemoteEngine:
                 waiting=sum(int(load.get("num_waiting_reqs") or 0) for load in loads),
             )
 
+    async def internal_state(self) -> dict[str, Any]:
+        """What the server says of itself (`/server_info`), for diagnosis: not a stable format."""
+        await self.start()
+        server = await self._server.json("GET", "/server_info")
+        return server if isinstance(server, dict) else {}
+
     async def flush_cache(self) -> bool:
         """See `Engine.flush_cache`."""
         try:
@@ -213,6 +246,9 @@ class RemoteEngine:
 
     async def close(self) -> None:
         """Close the connections; the server goes on. Closing twice is fine."""
+        here = [task for task in self._leaving if task.get_loop() is asyncio.get_running_loop()]
+        if here:
+            await asyncio.wait(here)
         await self._server.close()
 
 
@@ -235,6 +271,12 @@ async def _events(response: aiohttp.ClientResponse, url: str) -> AsyncGenerator[
         raise EngineDiedError(f"the connection to {url} broke in the middle of an answer: {e!r}") from e
     except ValueError as e:
         raise EngineError(f"{url} sent what is no answer of SGLang: {e}") from e
+
+
+def _forget(opening: asyncio.Future[aiohttp.ClientResponse]) -> None:
+    """An answer that began, or failed, when nobody waited for it any more."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import contextlib
 import json
 import ssl
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -72,17 +72,11 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def open(
-        self,
-        method: str,
-        path: str,
-        body: dict[str, Any] | None = None,
-        on_leave: Callable[[], Awaitable[None]] | None = None,
+        self, method: str, path: str, body: dict[str, Any] | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """A response whose status is 200.
 
         Tried again where the server could not be reached or was overloaded: nothing was generated then.
-        A caller that is cancelled before the response begins has `on_leave` awaited while the connection is
-        still open.
 
         Raises:
             RequestRejectedError: the server refused the request (4xx).
@@ -92,8 +86,9 @@ class Server:
         for attempt in range(_TRIES):
             last = attempt == _TRIES - 1
             try:
-                request = self._session().request(method, self.url + path, json=body, allow_redirects=False)
-                response = await _left(request, on_leave)
+                response = await self._session().request(
+                    method, self.url + path, json=body, allow_redirects=False
+                )
             except aiohttp.SocketTimeoutError as e:  # it has the request, and may be at work on it
                 raise EngineDiedError(f"the server {self.url} is silent: {e}") from e
             except aiohttp.ClientSSLError as e:  # trying again would not help
@@ -189,23 +184,3 @@ def _tls_message(url: str, error: aiohttp.ClientSSLError) -> str:
 
 
 __all__ = ["Server"]
-
-
-async def _left(
-    request: Coroutine[Any, Any, aiohttp.ClientResponse], on_leave: Callable[[], Awaitable[None]] | None
-) -> aiohttp.ClientResponse:
-    """Await a request in a task of its own, which outlives a cancellation by what `on_leave` takes."""
-    if on_leave is None:
-        return await request
-    task = asyncio.ensure_future(request)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        try:
-            await on_leave()
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
-            if not task.cancelled() and task.exception() is None:
-                task.result().close()
-        raise

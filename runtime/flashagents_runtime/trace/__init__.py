@@ -20,7 +20,7 @@ from .events import (
     recording,
     remove_sink,
 )
-from .recorder import Trace
+from .recorder import Trace, check_target
 from .scope import Scope, current_scope, scope
 from .view import Gaps, Row, Summary, TraceView
 from .watch import watch_turn
@@ -43,6 +43,7 @@ __all__ = [
     "TraceView",
     "Turn",
     "add_sink",
+    "check_target",
     "current_scope",
     "engine_name",
     "record",

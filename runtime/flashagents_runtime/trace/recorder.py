@@ -8,12 +8,34 @@ from typing import Any, Self
 
 import msgspec
 
+from .. import _extras
 from ..errors import TraceFileError
 from .events import AnyEvent, add_sink, remove_sink
 from .view import TraceView
 
 FORMAT = 1  # of the .jsonl files
 PICTURES = (".pdf", ".png", ".svg")
+
+
+def check_target(path: str | Path, *, several: bool = False) -> None:
+    """Whether `Trace.save` can write this file: worth asking before a long run.
+
+    Args:
+        path: where to.
+        several: two traces are to be compared.
+
+    Raises as `Trace.save`.
+    """
+    kind = Path(path).suffix.lower()
+    if kind in (".jsonl", ".json"):
+        if several:
+            raise ValueError(f"{kind} files hold one trace; save the other one to a file of its own")
+    elif kind in (".html", *PICTURES):
+        package = "plotly" if kind == ".html" else "matplotlib"
+        if missing := _extras.find_missing([package]):
+            raise ImportError(_extras.missing_message(missing, "trace"), name=package)
+    else:
+        raise ValueError(f"{Path(path).name}: a trace is saved as .html, .jsonl, .json, .svg, .pdf or .png")
 
 
 class _Header(msgspec.Struct, omit_defaults=True):
@@ -102,9 +124,8 @@ class Trace:
             ImportError: the extra is missing.
         """
         path = Path(path)
+        check_target(path, several=compare is not None)
         kind = path.suffix.lower()
-        if compare is not None and kind in (".jsonl", ".json"):
-            raise ValueError(f"{kind} files hold one trace; save the other one to a file of its own")
         if kind == ".html":
             from .page import page
 
@@ -116,10 +137,8 @@ class Trace:
             from .perfetto import chrome_trace
 
             path.write_bytes(msgspec.json.encode(chrome_trace(self.view)))
-        elif kind in PICTURES:
-            self.plot(compare=compare).savefig(path)
         else:
-            raise ValueError(f"{path.name}: a trace is saved as .html, .jsonl, .json, .svg, .pdf or .png")
+            self.plot(compare=compare).savefig(path)
         return path
 
     @classmethod
@@ -174,4 +193,4 @@ class Trace:
         return dict(msgspec.to_builtins(out))
 
 
-__all__ = ["FORMAT", "Trace"]
+__all__ = ["FORMAT", "Trace", "check_target"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -10,11 +11,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from flashagents_runtime import _extras, trace
-from flashagents_runtime.metrics import PrometheusSink, dashboard
+from flashagents_runtime.metrics import EngineCollector, PrometheusSink, dashboard
 from flashagents_runtime.metrics.prometheus import METRICS
 from flashagents_runtime.trace import Handoff, SessionEnd, Trace, Turn
 from helpers.clients import scripted, user
+from helpers.plugged_engine import PluggedEngine
 from helpers.traces import ENGINE, made_up
+
+ENGINE_METRICS = ("flashagents_kv_tokens", "flashagents_requests", "flashagents_plugin")
 
 
 @pytest.fixture
@@ -79,12 +83,17 @@ def queries() -> list[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize(("query", "panel"), queries())
-def test_every_query_names_what_is_exported(
+async def test_every_query_names_what_is_exported(
     query: str, panel: dict[str, Any], registry: CollectorRegistry, sink: PrometheusSink
 ) -> None:
     for event in [*made_up(turns=6).events, SessionEnd(session="s", time=0, engine=ENGINE)]:
         sink.record(event)
-    families = list(text_string_to_metric_families(generate_latest(registry).decode()))
+    engine = PluggedEngine()
+    await engine.start()
+    collector = EngineCollector([engine], registry)
+    text = await asyncio.to_thread(generate_latest, registry)
+    collector.close()
+    families = list(text_string_to_metric_families(text.decode()))
     labels = {sample.name: set(sample.labels) for family in families for sample in family.samples}
     names = re.findall(r"\bflashagents_\w+", query)
     assert names and set(names) <= labels.keys()
@@ -100,7 +109,7 @@ def test_every_query_names_what_is_exported(
 def test_the_dashboard_shows_every_metric_and_fits_its_grid() -> None:
     board = dashboard()
     asked = " ".join(query for query, _ in queries())
-    assert all(name in asked for name in METRICS)
+    assert all(name in asked for name in (*METRICS, *ENGINE_METRICS))
     cells = [
         (x, y)
         for panel in board["panels"]

@@ -75,6 +75,10 @@ class FakeServer(ScriptedEngine):
     def __init__(self, url: str, *, api_key: str | None = None) -> None:
         super().__init__(model="org/Model-7B", max_total_tokens=1000)
 
+    async def internal_state(self) -> dict[str, object]:
+        features = {"soft_pins": {"active": True, "pins": 7, "evicted_tokens": 12345}}
+        return {"internal_states": [{"flashagents": {"features": features}}]}
+
 
 def test_top(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "RemoteEngine", FakeServer)
@@ -82,8 +86,10 @@ def test_top(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and len(looks) == 2
     assert (looks[0]["kv_total"], looks[0]["running"]) == (1000, 0)
+    assert looks[0]["plugin"]["soft_pins"]["pins"] == 7
     code, out, _ = run("top", "--count", "1")
     assert code == 0 and "Model-7B" in out and "requests running" in out and "1,000" in out
+    assert "soft_pins" in out and "evicted tokens" in out and "12,345" in out
 
 
 async def test_a_look_a_time() -> None:
