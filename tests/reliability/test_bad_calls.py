@@ -16,7 +16,7 @@ from autogen_core.models import (
     SystemMessage,
     UserMessage,
 )
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flashagents_autogen import FlashAgentsChatCompletionClient
@@ -26,7 +26,9 @@ from flashagents_runtime.chat_template import JinjaTemplate
 from flashagents_runtime.chat_tokenizer import ByteChatTokenizer
 from helpers.clients import user
 
-ENOUGH = settings(max_examples=200, deadline=None, derandomize=True)
+ENOUGH = settings(
+    max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 TYPED = (ValueError, TypeError, FlashAgentsError)
 """What the client documents; an AttributeError, KeyError or AssertionError would be an accident."""
 

@@ -18,7 +18,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flashagents_runtime import FlashAgentsError, ModelError, ModelIntegrityError
@@ -31,7 +31,9 @@ from flashagents_runtime.model_check import check_model_folder
 from flashagents_runtime.model_store import resolve_model
 from helpers.tiny_gguf import write_gguf
 
-ENOUGH = settings(max_examples=150, deadline=None, derandomize=True)
+ENOUGH = settings(
+    max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 @cache
@@ -348,7 +350,7 @@ def test_any_json_for_the_tokenizers_configuration(config: Any, special: Any, te
         )
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(tokenizer=any_object("version", "model", "added_tokens", "pre_tokenizer", "normalizer", "decoder"))
 def test_any_json_for_the_tokenizer(tokenizer: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:

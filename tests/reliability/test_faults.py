@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import os
 import random
@@ -232,6 +233,7 @@ async def test_an_upstream_agent_fails_at_any_piece(policy: Policy, said: int, h
 # ---- loops, clocks, callbacks
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # sockets of dead loops
 @pytest.mark.parametrize("kind", ["scripted", "remote", "embedded"])
 def test_the_loop_is_closed_under_a_stream(kind: str, doomed_host: Path) -> None:
     """A notebook's cell, or a second asyncio.run, with a stream that nobody finished."""
@@ -277,6 +279,7 @@ def test_the_loop_is_closed_under_a_stream(kind: str, doomed_host: Path) -> None
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+        gc.collect()
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -10,7 +10,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flashagents_runtime import (
@@ -34,7 +34,9 @@ END = {
     "meta_info": {"finish_reason": {"type": "stop", "matched": None}, "prompt_tokens": 2},
 }
 
-ENOUGH = settings(max_examples=60, deadline=None, derandomize=True)
+ENOUGH = settings(
+    max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 
 scalars = st.one_of(
     st.none(),

@@ -221,10 +221,12 @@ def test_an_engine_of_one_rank_opens_no_store_to_the_network(
     args: dict[str, Any], alone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     variable = "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"
-    monkeypatch.setenv(variable, "x")  # so that it is put back
-    monkeypatch.delenv(variable)
+    for name in (variable, "GLOO_SOCKET_IFNAME"):
+        monkeypatch.setenv(name, "x")  # so that it is put back
+        monkeypatch.delenv(name)
     assert meet_in_a_file(args, "/run/x") is alone
     assert os.environ.get(variable) == ("file:///run/x" if alone else None)
+    assert os.environ.get("GLOO_SOCKET_IFNAME") == ("lo" if alone else None)
 
 
 def test_no_key_and_no_foreign_code_unless_asked() -> None:

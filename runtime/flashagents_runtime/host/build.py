@@ -114,6 +114,7 @@ def meet_in_a_file(args: Mapping[str, Any], path: str) -> bool:
     if any(n not in (None, 1) for n in ranks) or args.get("dist_init_addr"):
         return False
     os.environ.setdefault("SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE", f"file://{path}")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # it listens at the host name's address otherwise
     return True
 
 
