@@ -14,7 +14,7 @@ from nbclient import NotebookClient
 from helpers import stub_host
 from helpers.tiny_tokenizer import tiny_tokenizer
 
-NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook" / "quickstart.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebooks" / "00_quickstart.ipynb"
 
 # Before the user's cells: stub hosts instead of real ones, and a model that needs no download.
 SETUP = f"""
