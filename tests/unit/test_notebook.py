@@ -14,6 +14,8 @@ from nbclient import NotebookClient
 from helpers import stub_host
 from helpers.tiny_tokenizer import tiny_tokenizer
 
+pytestmark = pytest.mark.long
+
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebooks" / "00_quickstart.ipynb"
 
 # Before the user's cells: stub hosts instead of real ones, and a model that needs no download.
@@ -22,8 +24,6 @@ import sys
 from flashagents_runtime import embedded, model_store
 from flashagents_runtime.model_store import resolve_model
 from flashagents_runtime.embedded import EmbeddedEngine, host_process
-
-pytestmark = pytest.mark.long
 host_process.host_command = lambda fd: [sys.executable, {stub_host.__file__!r}, str(fd)]
 EmbeddedEngine._resolve_model = lambda self: "ok"
 model_store.resolve_model = lambda name=None, **kwargs: resolve_model({{folder!r}}, **kwargs)

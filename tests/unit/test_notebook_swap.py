@@ -11,6 +11,8 @@ from nbclient import NotebookClient
 from helpers import stub_host
 from helpers.notebooks import jupyter_folders, tiny_model
 
+pytestmark = pytest.mark.long
+
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebooks" / "01_swap_your_client.ipynb"
 
 # Before the reader's cells: stub hosts instead of real ones, and a model that needs no download.
@@ -19,8 +21,6 @@ import sys
 from flashagents_runtime import model_store
 from flashagents_runtime.model_store import resolve_model
 from flashagents_runtime.embedded import EmbeddedEngine, host_process
-
-pytestmark = pytest.mark.long
 host_process.host_command = lambda fd: [sys.executable, {stub_host.__file__!r}, str(fd)]
 EmbeddedEngine._resolve_model = lambda self: "ok"
 model_store.resolve_model = lambda name=None, **kwargs: resolve_model({{folder!r}}, **kwargs)
