@@ -26,8 +26,9 @@ def test_each_component_loads(entry: dict[str, Any]) -> None:
         assert isinstance(loaded, FlashAgentsChatCompletionClient)
 
 
-def test_the_agents_of_a_loaded_team_share_one_engine() -> None:
-    team = ComponentLoader.load_component(ComponentModel(**GALLERY["components"]["teams"][0]), Team)
+@pytest.mark.parametrize("entry", GALLERY["components"]["teams"], ids=lambda entry: entry["label"])
+def test_the_agents_of_a_loaded_team_share_one_engine(entry: dict[str, Any]) -> None:
+    team = ComponentLoader.load_component(ComponentModel(**entry), Team)
     engines = {id(agent._model_client.engine.engine) for agent in team._participants}  # type: ignore[attr-defined]
     assert len(engines) == 1
 
