@@ -41,6 +41,7 @@ ROLES = {
     "editor": GUIDE * 2 + "You are the editor: merge what the others said into two sentences.",
 }
 Answer = tuple[str, list[int], Usage]
+CHUNK = 24
 
 
 class Team:
@@ -50,7 +51,7 @@ class Team:
         self.engine = engine
         self.chat = HFChatTokenizer(model_path)
         self.rules = CutRules(Tokenizer.from_file(str(Path(model_path) / "tokenizer.json")))
-        self.prefiller = Prefiller(engine, chunk_size=24, share=1.0)
+        self.prefiller = Prefiller(engine, chunk_size=CHUNK, share=1.0)
 
     def messages(self, role: str, texts: list[str]) -> list[ChatMessage]:
         task = ChatMessage(role="user", content="A week by train from Paris to Rome.", source="user")
@@ -107,7 +108,9 @@ def check_figures(target: Downstream, usage: Usage, *, cold: int = 0) -> None:
     assert figures.computed == figures.prewarmed + figures.wasted
     assert usage.prewarmed_tokens == figures.prewarmed > 0
     assert usage.cached_tokens == figures.cached
-    assert usage.cached_tokens >= usage.prompt_tokens - 40 - cold
+    # The scheduler cancels a chunk that has not begun when the real request is there.
+    cancelled = 2 * CHUNK if figures.aborted_chunks else 0
+    assert usage.cached_tokens >= usage.prompt_tokens - 40 - cancelled - cold
 
 
 async def test_chain(team: Team) -> None:
