@@ -29,6 +29,7 @@ from typing import Any, Protocol
 from . import lora_sharing
 from . import sglang_seams as seams
 from ._version import __version__
+from .exact_penalties import ExactPenalties
 from .intra_turn import IntraTurn
 from .scheduling import ShortestJobFirst, SoftPins, WarmupBudgetFeature
 
@@ -79,7 +80,7 @@ def register() -> None:
 
 def features() -> list[Feature]:
     """The features of this release, in the order in which they attach."""
-    found: list[Feature] = [IntraTurn(), SoftPins(), WarmupBudgetFeature()]
+    found: list[Feature] = [IntraTurn(), ExactPenalties(), SoftPins(), WarmupBudgetFeature()]
     if ShortestJobFirst.wanted():
         found.append(ShortestJobFirst())
     if lora_sharing.configured() is not None:

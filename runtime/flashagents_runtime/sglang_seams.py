@@ -113,6 +113,23 @@ SCHEDULER_SEAMS: tuple[Seam, ...] = (
         "(self, recv_req)",
         hooked=True,
     ),
+    # ---- exact penalties
+    Seam(
+        "sglang.srt.managers.schedule_batch.ScheduleBatch.cumulate_penalty_output_tokens",
+        "counts the same token at each decode step, whether or not another request came between",
+        "(self)",
+        hooked=True,
+    ),
+    Seam(
+        "sglang.srt.managers.schedule_batch.ScheduleBatch",
+        "the batch whose penalties are counted",
+        attributes=("reqs", "device", "enable_overlap", "sampling_info"),
+    ),
+    Seam(
+        "sglang.srt.sampling.penaltylib.orchestrator.BatchedPenalizerOrchestrator.cumulate_output_tokens",
+        "takes the tokens that are counted",
+        "(self, output_ids)",
+    ),
     # ---- intra-turn prefix cache: admission and allocation
     Seam(
         f"{_SCHEDULER}._get_new_batch_prefill_raw",
@@ -175,8 +192,9 @@ SCHEDULER_SEAMS: tuple[Seam, ...] = (
     ),
     Seam(
         "sglang.srt.managers.schedule_batch.Req",
-        "a request's prefix, path and lock in the tree, and what makes it private",
+        "a request's prefix, path and lock in the tree, and what makes it private; its next decode step",
         attributes=(
+            "decode_batch_idx",
             "prefix_indices",
             "extend_range",
             "full_untruncated_fill_ids",

@@ -48,6 +48,7 @@ class Request:
     session_id: str | None = None
     session_params: dict[str, Any] | None = None
     temperature: float = 0.0
+    penalties: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -347,7 +348,11 @@ class SchedulerHarness:
         from sglang.srt.sampling.sampling_params import SamplingParams
 
         params = SamplingParams(
-            max_new_tokens=r.max_new_tokens, temperature=r.temperature, ignore_eos=True, top_k=1
+            max_new_tokens=r.max_new_tokens,
+            temperature=r.temperature,
+            ignore_eos=True,
+            top_k=1,
+            **r.penalties,
         )
         params.normalize(None)
         return TokenizedGenerateReqInput(
