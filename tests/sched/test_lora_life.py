@@ -279,3 +279,30 @@ def test_base_under_memory_pressure_and_aborts(model: Path, adapters: dict[str, 
                 s.abort(rid + "x")
                 s.run()
                 assert s.answer(rid + "a").ids == alone[i]
+
+
+@pytest.mark.parametrize("arguments", [{"enable_mixed_chunk": True}, {"overlap": True, "page_size": 16}])
+@pytest.mark.parametrize("scheme", ["base_lr", "base"])
+def test_decodes_that_outgrow_the_pool(
+    model: Path, adapters: dict[str, Path], scheme: str, arguments: dict[str, object]
+) -> None:
+    """Retraction and chunks mixed with decodes: a request that comes back ends as it would have alone."""
+    prefix = CONTEXT[:100]
+    prompts = [[*prefix[: 40 + 6 * i], 200 + i, *CONTEXT[3 * i : 3 * i + 7]] for i in range(8)]
+    with SharingHarness(
+        model,
+        scheme,
+        adapters,
+        max_total_tokens=640,
+        chunked_prefill_size=64,
+        check=check_integrity,
+        **arguments,
+    ) as s:
+        s.scheduler.new_token_ratio_tracker.current = 0.1  # admit more than will fit
+        for i, prompt in enumerate(prompts):
+            s.submit(s.request(f"r{i}", "plan", prompt, 72, logprob_start_len=None))
+        s.run()
+        assert any(s.reqs[f"r{i}"].retraction_count for i in range(8))
+        for i in range(3):
+            s.flush()
+            assert s.ask("plan", prompts[i], 72, logprob_start_len=None).ids == s.answer(f"r{i}").ids

@@ -172,6 +172,28 @@ def test_sharing_is_seen_in_the_answers(model: Path, adapters: dict[str, Path], 
         assert far(own.input_logprobs, shared.input_logprobs) > 100 * NOISE
 
 
+@pytest.mark.parametrize("scheme", [s for s in SCHEMES if s != "base"])
+def test_the_first_writer_wins_in_the_middle_of_a_request_too(
+    model: Path, adapters: dict[str, Path], scheme: str
+) -> None:
+    """An agent that must compute what `reflect` has cached: it prefills on its own rows, decodes on those."""
+    reference = Backbone(model, adapters, scheme)
+    with SharingHarness(model, scheme, adapters) as s:
+        s.ask("plan", CONTEXT, 1, logprob_start_len=None)
+        s.ask("reflect", CONTEXT + SUFFIX, 1, logprob_start_len=None)
+        got = s.ask("act", CONTEXT + SUFFIX, 8, logprob_start_len=len(CONTEXT))
+    first = Context()
+    reference.serve(first, CONTEXT, "plan", 1)
+    second, own = first.cut(len(CONTEXT)), first.cut(len(CONTEXT))
+    reference.serve(second, SUFFIX, "reflect", 1)
+    want = reference.serve(own, SUFFIX, "act", 1)
+    for _ in range(7):
+        last = reference.extend(second, [want.ids[-1]], "act")[-1]
+        want.ids.append(int(last.argmax()))
+        want.outputs.append(float(last.max()))
+    assert_same(got, want)
+
+
 def everything(s: SharingHarness, tokens: int) -> list[Any]:
     """K and V of the first `tokens` in the tree: copies, by layer."""
     tree, pool = s.scheduler.tree_cache, s.scheduler.token_to_kv_pool_allocator.get_kvcache()
