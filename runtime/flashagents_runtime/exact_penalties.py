@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .scheduling.kinds import state_of
+
 _CUMULATE = "sglang.srt.managers.schedule_batch.ScheduleBatch.cumulate_penalty_output_tokens"
 
 
@@ -33,7 +35,8 @@ class ExactPenalties:
         return None
 
     def attach(self, ctx: Any, cache: Any) -> None:
-        """Nothing to set up."""
+        """Only batches of this cache are counted so."""
+        cache.exact_penalties = True
 
     def figures(self, cache: Any) -> dict[str, Any]:
         return {}
@@ -44,7 +47,7 @@ def around_cumulate(original: Callable[..., Any], batch: Any) -> None:
 
     Without the overlapped loop results are always complete, and SGLang's own way is the same every time.
     """
-    if not batch.enable_overlap:
+    if not batch.enable_overlap or not state_of(batch.tree_cache, "exact_penalties"):
         original(batch)
         return
     import torch

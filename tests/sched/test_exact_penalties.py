@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,21 @@ PENALTIES = {
 }
 
 
-def answer(model: Path, penalties: dict[str, float], arrivals: dict[int, int], **options: Any) -> list[int]:
+STOCK: dict[str, Any] = {"radix_cache_backend": None}
+
+
+def answer(s: SchedulerHarness, penalties: dict[str, float], arrivals: dict[int, int]) -> list[int]:
     """The tokens of one request; after the given steps others arrive, each with so many new tokens."""
-    with SchedulerHarness(model, overlap=True, **options) as s:
-        s.submit(Request("a", PROMPT, TOKENS, penalties=penalties))
-        for step in range(TOKENS + 12):
-            for arrival, tokens in arrivals.items():
-                if arrival == step:
-                    prompt = [100 + step + i for i in range(20)]
-                    s.submit(Request(f"other-{step}", prompt, tokens))
-            s.step()
-        s.run()
-        return s.output("a")
+    s.flush()
+    run = len(s.reqs)
+    s.submit(Request(f"a{run}", PROMPT, TOKENS, penalties=penalties))
+    for step in range(TOKENS + 12):
+        if step in arrivals:
+            prompt = [100 + step + i for i in range(20)]
+            s.submit(Request(f"other{run}-{step}", prompt, arrivals[step]))
+        s.step()
+    s.run()
+    return s.output(f"a{run}")
 
 
 ARRIVALS = {
@@ -43,25 +47,44 @@ ARRIVALS = {
 }
 
 
-@pytest.mark.parametrize("penalties", PENALTIES.values(), ids=PENALTIES)
-def test_others_do_not_change_a_penalised_answer(model: Path, penalties: dict[str, float]) -> None:
-    ours = {"radix_cache_backend": "flashagents"}
-    alone = answer(model, penalties, {}, **ours)
-    assert alone != answer(model, {}, {}, **ours), "the penalty does something"
-    for name, arrivals in ARRIVALS.items():
-        assert answer(model, penalties, arrivals, **ours) == alone, name
+def test_others_do_not_change_a_penalised_answer(model: Path) -> None:
+    with SchedulerHarness(model, overlap=True) as s:
+        plain = answer(s, {}, {})
+        alone = {kind: answer(s, penalties, {}) for kind, penalties in PENALTIES.items()}
+        for kind, penalties in PENALTIES.items():
+            assert alone[kind] != plain, f"the {kind} penalty does something"
+            for name, arrivals in ARRIVALS.items():
+                assert answer(s, penalties, arrivals) == alone[kind], (kind, name)
+    with SchedulerHarness(model, overlap=True, **STOCK) as s:
+        for kind, penalties in PENALTIES.items():
+            assert answer(s, penalties, {}) == alone[kind], f"undisturbed it is what SGLang says: {kind}"
 
 
-def test_undisturbed_it_is_what_sglang_says(model: Path) -> None:
-    for penalties in PENALTIES.values():
-        alone = answer(model, penalties, {}, radix_cache_backend="flashagents")
-        assert alone == answer(model, penalties, {})
+def counted(model: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[list[int], list[int]]:
+    """The tokens of a penalised request while others arrive, and those that its penalties counted."""
+    from sglang.srt.sampling.penaltylib.orchestrator import BatchedPenalizerOrchestrator as Orchestrator
+
+    found: list[int] = []
+    original = Orchestrator.cumulate_output_tokens
+
+    @functools.wraps(original)
+    def watch(self: Any, tokens: Any) -> None:
+        found.append(int(tokens[0]))  # of the request that came first
+        original(self, tokens)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Orchestrator, "cumulate_output_tokens", watch)
+        with SchedulerHarness(model, overlap=True, **options) as s:
+            said = answer(s, PENALTIES["repetition"], ARRIVALS["many warm-ups"])
+    return said, found
 
 
-def test_sglangs_own_answer_depends_on_them(model: Path) -> None:
+def test_every_token_is_counted_once(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said, found = counted(model, monkeypatch, radix_cache_backend="flashagents")
+    assert found[:TOKENS] == [PROMPT[-1], *said][: len(found[:TOKENS])]
+
+
+def test_sglang_itself_leaves_tokens_out(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: where this fails, the feature is no longer needed."""
-    changed = 0
-    for penalties in PENALTIES.values():
-        alone = answer(model, penalties, {})
-        changed += sum(answer(model, penalties, arrivals) != alone for arrivals in ARRIVALS.values())
-    assert changed
+    said, found = counted(model, monkeypatch, **STOCK)
+    assert found[:TOKENS] != [PROMPT[-1], *said][: len(found[:TOKENS])]
