@@ -208,7 +208,7 @@ def fetch(version: str, wheels: Path | None, folder: Path) -> Sources | None:
     found = list(wheels.glob(f"sglang-{version}-*.whl")) if wheels is not None else []
     if not found:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-        target = folder / "download"
+        target = folder / "download" / version
         status = subprocess.run(
             [*command, "--dest", str(target), f"sglang=={version}"], check=False
         ).returncode
