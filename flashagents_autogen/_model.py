@@ -7,10 +7,16 @@ from pathlib import Path
 
 from autogen_core.models import ModelInfo
 
-from flashagents_runtime import Engine, ProgressCallback, ScriptedEngine, UnsupportedFeatureError
+from flashagents_runtime import (
+    Engine,
+    ProgressCallback,
+    ScriptedEngine,
+    UnsupportedFeatureError,
+)
 from flashagents_runtime.chat import ChatTokenizer
 from flashagents_runtime.chat_tokenizer import ByteChatTokenizer, load_chat_tokenizer
 from flashagents_runtime.model_card import ModelCard, read_model_card
+from flashagents_runtime.remote import RemoteEngine
 
 from ._model_info import infer_model_info
 
@@ -71,6 +77,8 @@ class ModelSource:
             if self._tokenizer is not None:  # all that is needed of the model is here already
                 length = info.context_length if info is not None else None
                 return LoadedModel(self._tokenizer, ModelCard(name=model or "unknown", context_length=length))
+            if model is None and isinstance(engine, RemoteEngine):
+                model = engine.start_blocking().model
             if model is None and not hasattr(engine, "model"):
                 raise UnsupportedFeatureError(
                     "the engine does not say its model before it is started: start the client first, or name "

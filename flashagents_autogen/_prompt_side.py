@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autogen_core.models import LLMMessage, ModelInfo
 from autogen_core.tools import Tool, ToolSchema
@@ -34,7 +34,7 @@ class PromptSide:
     info: ModelInfo
     args: CreateArgs
     lora: str | None
-    cache_salt: str | None
+    cache_salt: str | None = field(repr=False)
 
     def chat(self, messages: Sequence[LLMMessage]) -> list[ChatMessage]:
         """The messages in the runtime's form; raises as a call would."""

@@ -85,7 +85,7 @@ class Turn:
     cached: int = 0
     prewarmed: int = 0
     wasted: int = 0
-    _expected: Expected | None = None
+    _expected: Expected | None = field(default=None, repr=False, compare=False)
 
     def finish(self, call: ClientCall, expected: Expected | None, result: CreateResult) -> None:
         """Book the end of the request."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import pytest
 from aiohttp.test_utils import TestServer
@@ -17,14 +21,15 @@ from flashagents_autogen import FlashAgentsChatCompletionClient
 from flashagents_runtime import (
     EngineClosedError,
     EngineDiedError,
+    EngineStartError,
     Reply,
     ScriptedEngine,
-    UnsupportedFeatureError,
 )
 from flashagents_runtime.chat_tokenizer import ByteChatTokenizer
 from flashagents_runtime.scripted import ScriptItem
 from helpers.clients import collect, prompt, system, user
 from helpers.sglang_server import FakeSGLang
+from helpers.tiny_tokenizer import tiny_tokenizer
 
 Make = Callable[..., "Setup"]
 
@@ -165,10 +170,42 @@ async def test_closing_leaves_the_server_alone(make: Make) -> None:
     assert s.engine._dead is None
 
 
-def test_the_model_is_unknown_before_the_start_unless_it_is_named() -> None:
-    client = FlashAgentsChatCompletionClient(engine_url="http://127.0.0.1:9")
-    with pytest.raises(UnsupportedFeatureError, match="start the client first"):
-        client.count_tokens([user()])
+@contextlib.contextmanager
+def served_in_a_thread(fake: FakeSGLang) -> Iterator[str]:
+    """The server's URL; its loop is not the test's, as a server is another process."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    server = asyncio.run_coroutine_threadsafe(fake.serve(), loop).result(5)
+    try:
+        yield str(server.make_url("")).rstrip("/")
+    finally:
+        asyncio.run_coroutine_threadsafe(server.close(), loop).result(5)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(5)
+        loop.close()
+
+
+async def test_the_server_is_asked_for_its_model_where_autogen_wants_to_know_it_first(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "max_position_embeddings": 512}')
+    tiny_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ messages[0].content }}"}')
+    fake = FakeSGLang(ScriptedEngine(["Hello!"], model=str(tmp_path)))
+    with served_in_a_thread(fake) as url:
+        client = FlashAgentsChatCompletionClient(engine_url=url)
+        assert client.model_info["vision"] is False  # not started, and within a running loop
+        assert (await client.create([user()])).content == "Hello!"
+        await client.close()
+
+
+def test_a_server_that_is_not_there_is_named_before_the_first_call() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(EngineStartError, match="cannot be reached"):
+            _ = FlashAgentsChatCompletionClient(engine_url=url).model_info
 
 
 def test_config() -> None:

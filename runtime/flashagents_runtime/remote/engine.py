@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncGenerator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from .http import Server
 from .outputs import EventReader, Increments, check_output
 
 _ABORT_SECONDS = 2.0
+_BLOCKING_SECONDS = 10.0
 _MAX_TEXT = 64 << 20  # characters of one answer
 
 
@@ -119,6 +121,28 @@ class RemoteEngine:
         if progress is not None:
             progress(Progress("Ready", 1.0))
         return self._info
+
+    def start_blocking(self) -> EngineInfo:
+        """`start` for synchronous code, also within a running event loop, which stands still meanwhile.
+
+        AutoGen reads a client's `model_info` before its first call. Raises as `start`, and EngineStartError
+        for a server that says nothing for 10 seconds.
+        """
+
+        async def ask() -> EngineInfo:
+            try:
+                async with asyncio.timeout(_BLOCKING_SECONDS):
+                    return await self.start()
+            except TimeoutError:
+                seconds = f"{_BLOCKING_SECONDS:.0f} seconds"
+                raise EngineStartError(f"the server {self._server.url} was silent for {seconds}") from None
+            finally:
+                await self._server.leave_loop()
+
+        if self._info is not None:
+            return self._info
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(lambda: asyncio.run(ask())).result()
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """See `Engine.generate`."""

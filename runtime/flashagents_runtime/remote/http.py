@@ -144,6 +144,12 @@ class Server:
             return RequestRejectedError(message)
         return EngineError(message)
 
+    async def leave_loop(self) -> None:
+        """Close the running loop's session; the next request there opens another."""
+        session = self._sessions.pop(asyncio.get_running_loop(), None)
+        if session is not None:
+            await session.close()
+
     async def close(self) -> None:
         """Close the sessions; those of other loops are closed there."""
         self._closed = True
@@ -168,7 +174,8 @@ def _checked_url(url: str) -> str:
             "the URL of a server holds no user, password or query: give the key as api_key, and what comes "
             "before ?, # and after @ as the URL"
         )
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    host = parts.hostname or ""
+    if parts.scheme not in ("http", "https") or not host or any(c.isspace() for c in url):
         raise ValueError(f"{url!r} is no URL of a server: it starts with http:// or https://")
     return url.rstrip("/")
 
