@@ -37,7 +37,7 @@ def lint() -> bool:
 
 def run_pytest(arguments: list[str], report: Path, environment: dict[str, str]) -> int:
     """One pytest process; its exit status, 0 also where it collected nothing."""
-    command = [sys.executable, "-m", "pytest", f"--junitxml={report}", *arguments]
+    command = [sys.executable, "-m", "pytest", f"--junitxml={report}", "--durations=25", *arguments]
     status = subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, check=False).returncode
     return 0 if status == NOTHING_COLLECTED else status
 

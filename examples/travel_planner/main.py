@@ -70,9 +70,10 @@ async def watch(team: FlashRoundRobinGroupChat, task: str, out: Console) -> list
 def print_table(turns: list[TimedTurn], out: Console) -> None:
     """Tokens and times, one row a turn."""
     table = Table(title="Tokens and times a turn", title_justify="left")
-    table.add_column("agent")
-    for heading in ("prompt", "cached", "prewarmed", "completion", "first token s", "total s", "tokens/s"):
-        table.add_column(heading, justify="right")
+    table.add_column("agent", no_wrap=True)
+    # Short enough for 80 columns.
+    for heading in ("prompt", "cached", "pre-\nwarmed", "new", "first\ntoken s", "total\ns", "tokens\n/s"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for turn in turns:
         counts = (turn.prompt_tokens, turn.cached_tokens, turn.prewarmed_tokens, turn.completion_tokens)
         table.add_row(
@@ -191,7 +192,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 130
-    except (FlashAgentsError, OSError) as error:
+    except (FlashAgentsError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -17,10 +17,14 @@ def map_reduce_graph(mappers: Sequence[ChatAgent], reducer: ChatAgent) -> DiGrap
     """The graph of a map and a reduce, for a `GraphFlow` or a `FlashGraphFlow`.
 
     Raises:
-        ValueError: no mappers.
+        ValueError: no mappers, or the reducer among them.
     """
     if not mappers:
         raise ValueError("a map-reduce team needs at least one mapper")
+    if reducer.name in [mapper.name for mapper in mappers]:
+        raise ValueError(
+            f"{reducer.name!r} is the reducer and a mapper: the reducer needs to be another agent"
+        )
     builder = DiGraphBuilder()
     builder.add_node(reducer)
     for mapper in mappers:

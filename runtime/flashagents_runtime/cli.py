@@ -184,7 +184,7 @@ def main() -> None:
     """Entry point: our errors are one line on standard error and exit status 1, Ctrl-C is 130."""
     try:
         app(standalone_mode=True)
-    except (FlashAgentsError, ImportError) as error:
+    except (FlashAgentsError, ImportError, ValueError, OSError) as error:
         typer.echo(f"flashagents: {error}", err=True)
         sys.exit(1)
     except KeyboardInterrupt:

@@ -83,6 +83,16 @@ def test_our_errors_are_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert capsys.readouterr().err == "flashagents: no network: do this\n"
 
 
+def test_a_wrong_argument_is_one_line_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["flashagents", "top", "nonsense"])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    error = capsys.readouterr().err
+    assert caught.value.code == 1 and error.startswith("flashagents: ") and error.count("\n") == 1
+
+
 def test_as_a_module() -> None:
     command = [sys.executable, "-m", "flashagents_runtime", "--version"]
     answer = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -366,3 +366,9 @@ os.kill(os.getpid(), signal.SIGKILL)
     # Its folder is swept when the next engine starts.
     assert [path.name[:14] for path in stub.iterdir()] == ["flashagents-fa"]
     assert run_dir.sweep() == 1
+
+
+@pytest.mark.parametrize("arguments", [{"lora_sharing": "bogus"}, {"lora_sharing": "base_lr"}])
+def test_sharing_that_cannot_be_is_refused_before_anything_starts(arguments: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="lora_sharing"):
+        EmbeddedEngine(**arguments)

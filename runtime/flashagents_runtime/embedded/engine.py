@@ -16,6 +16,8 @@ from ..engine_args import check_names
 from ..errors import EngineClosedError, EngineError, UnsupportedFeatureError
 from ..html_tables import engine_html
 from ..limits import check_request
+from ..lora_sharing.arguments import adapter_names
+from ..lora_sharing.config import parse
 from ..types import Delta, EngineInfo, EngineState, GenerateRequest, Progress, ProgressCallback
 from . import io_thread
 from .host_process import HostProcess
@@ -46,6 +48,12 @@ class EmbeddedEngine:
 
     def __init__(self, model: str | Path | None = None, **engine_args: Any) -> None:
         check_names(engine_args)
+        # Said now, not by the host process, which first imports SGLang.
+        parse(
+            engine_args.get("lora_sharing"),
+            engine_args.get("lora_groups"),
+            adapter_names(engine_args.get("lora_paths")),
+        )
         self.model = None if model is None else str(model)
         self.engine_args = engine_args
         self._lock = threading.RLock()  # re-entrant: a finalizer may close us inside

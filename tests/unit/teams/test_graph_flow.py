@@ -277,6 +277,9 @@ async def test_a_mapper_that_fails_ends_the_others_at_once() -> None:
 def test_a_map_needs_a_mapper() -> None:
     with pytest.raises(ValueError, match="at least one mapper"):
         FlashMapReduce([], Speaker("reducer"))
+    alone = Speaker("alone")
+    with pytest.raises(ValueError, match="another agent"):
+        FlashMapReduce([alone], alone)
 
 
 async def test_two_runs_do_the_same_thing_twice() -> None:
