@@ -305,9 +305,22 @@ SCHEDULER_SEAMS: tuple[Seam, ...] = (
         hooked=True,
     ),
     Seam(
+        f"{_SCHEDULER}.maybe_sleep_on_idle",
+        "does not sleep until a message comes while warm-ups are held",
+        "(self)",
+        hooked=True,
+    ),
+    Seam(
         _SCHEDULER,
         "its queue and batches, before a prefill pass",
-        attributes=("waiting_queue", "running_batch", "chunked_req", "abort_request", "session_controller"),
+        attributes=(
+            "waiting_queue",
+            "running_batch",
+            "chunked_req",
+            "abort_request",
+            "session_controller",
+            "idle_sleeper",
+        ),
     ),
     Seam(
         "sglang.srt.managers.schedule_batch.Req",

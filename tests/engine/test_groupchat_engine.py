@@ -203,7 +203,7 @@ async def test_magentic_one(stage: Stage, model_path: str) -> None:
         return msgspec.structs.replace(request, sampling=sampling)
 
     engine = Changed(stage.engine, brief_but_for_ledgers)
-    manager = stage.with_args(110, engine=engine, regex=LEDGER, model_info=info, ignore_eos=False)
+    manager = stage.with_args(240, engine=engine, regex=LEDGER, model_info=info, ignore_eos=False)
 
     def make() -> MagenticOneGroupChat:
         agents = [stage.agent(name) for name in ("planner", "critic")]

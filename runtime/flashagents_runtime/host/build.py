@@ -24,6 +24,8 @@ _CPU_ARGS: dict[str, Any] = {
     "dtype": "float32",
     "disable_cuda_graph": True,
     "max_total_tokens": 16384,
+    # An idle scheduler polls in a loop otherwise, and takes one of the few cores from whoever works.
+    "sleep_on_idle": True,
 }
 
 # On every machine. The client takes deltas, and keeps the log for error messages.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,8 @@ from .kinds import state_of
 from .pins import live
 
 Original = Callable[..., Any]
+
+_NAP = 0.001
 
 
 def around_get_new_batch_prefill(original: Original, self: Any, running_batch: Any) -> Any:
@@ -23,6 +26,14 @@ def around_get_new_batch_prefill(original: Original, self: Any, running_batch: A
             self.waiting_queue = [*self.waiting_queue, *held]
     gate.launched(plan.batch_to_run)
     return plan
+
+
+def around_maybe_sleep_on_idle(original: Original, self: Any) -> Any:
+    """With `sleep_on_idle` SGLang sleeps until a message comes: held warm-ups wait for the clock instead."""
+    if self.idle_sleeper is not None and self.waiting_queue:
+        time.sleep(_NAP)
+        return None
+    return original(self)
 
 
 def around_process_batch_result(original: Original, self: Any, batch: Any, result: Any) -> Any:
@@ -72,5 +83,6 @@ PINS: dict[str, Original] = {
 BUDGET: dict[str, Original] = {
     f"{_SCHEDULER}.get_new_batch_prefill": around_get_new_batch_prefill,
     f"{_SCHEDULER}.process_batch_result": around_process_batch_result,
+    f"{_SCHEDULER}.maybe_sleep_on_idle": around_maybe_sleep_on_idle,
     **CALC_PRIORITY,
 }
