@@ -211,8 +211,10 @@ async def test_magentic_one(stage: Stage, model_path: str) -> None:
 
     turns = await stage.both(make)
     agents = [turn for turn in turns if turn.agent in ("planner", "critic")]
-    assert agents[0].right is True and agents[0].slots[0].issued_early > 0
-    check(of(turns, "MagenticOneOrchestrator")[3])
+    # Texts of a dozen tokens: too short for a chunk before their end.
+    assert agents[0].right is True and agents[0].prewarmed > 0
+    ledger = of(turns, "MagenticOneOrchestrator")[3]
+    assert ledger.right is True and ledger.prewarmed > 0
 
 
 async def test_a_society_of_mind_and_a_team_within_a_team(stage: Stage) -> None:
