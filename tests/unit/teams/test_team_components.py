@@ -109,6 +109,7 @@ def test_a_team_survives_dump_and_load(kind: str) -> None:
     assert loaded.dump_component() == dumped
 
 
+@pytest.mark.long
 def test_a_parallel_graph_survives_dump_and_load() -> None:
     team = make_graph(FlashGraphFlow, unstarted(), parallel=True, ordered_fan_in=True)
     loaded = Team.load_component(team.dump_component())
