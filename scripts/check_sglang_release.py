@@ -1,4 +1,4 @@
-"""Which seams of `sglang_seams.py` fit another SGLang release? Read from its sources; nothing is installed.
+"""Which seams of `seam_tables/` fit another SGLang release? Read from its sources; nothing is installed.
 
     python scripts/check_sglang_release.py                    the neighbours; writes docs/compatibility.md
     python scripts/check_sglang_release.py 0.5.19 --print     these, to the terminal

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from autogen_agentchat.agents import AssistantAgent
+from autogen_agentchat.teams import RoundRobinGroupChat
 from opentelemetry import trace
 
-from flashagents_autogen import FlashAgentsChatCompletionClient
+from flashagents_autogen import FlashAgentsChatCompletionClient, FlashGroupChatRuntime
 from flashagents_runtime import EngineError, EngineStartError, FlashAgentsError, GenerateRequest, Reply, wire
 from flashagents_runtime.embedded import EmbeddedEngine, host_process
 from flashagents_runtime.redact import is_secret, masked, secret_values, without_secrets
@@ -241,3 +243,14 @@ async def test_spans_and_events_hold_neither_salt_nor_key(
         with pytest.raises(EngineError) as failed:
             await client.create([user()])
     assert told and SECRET not in chain(failed.value) + caplog.text + repr(told)
+
+
+async def test_turns_of_a_team_show_no_salt_and_no_prompt() -> None:
+    client, _ = scripted("One. " * 20, "Two.", "Three.", cache_salt=SECRET)
+    team = RoundRobinGroupChat([AssistantAgent(name, client) for name in ("a", "b")], max_turns=3)
+    async with FlashGroupChatRuntime() as runtime:
+        runtime.attach(team)
+        await team.run(task="A private question.")
+        shown = repr(list(runtime.turns)) + repr(list(runtime.events)) + repr(runtime)
+    assert [turn.right for turn in runtime.turns if turn.after] == [True, True]
+    assert SECRET not in shown and "private question" not in shown
