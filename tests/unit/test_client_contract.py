@@ -9,16 +9,14 @@ import ast
 import copy
 import inspect
 import json
-import logging
 import os
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from autogen_agentchat.agents import AssistantAgent
-from autogen_core import EVENT_LOGGER_NAME, ComponentModel, FunctionCall, Image
+from autogen_core import ComponentModel, FunctionCall, Image
 from autogen_core.logging import LLMCallEvent, LLMStreamEndEvent, LLMStreamStartEvent
 from autogen_core.model_context import TokenLimitedChatCompletionContext
 from autogen_core.models import (
@@ -194,23 +192,6 @@ async def test_openai_named_extras_are_taken(rig: Rig) -> None:
         assert schema_sent(rig) == {"type": "object"}
     await client.create([user()], extra_create_args={"response_format": Verdict})
     assert schema_sent(rig)["required"] == ["good", "why"]
-
-
-@pytest.fixture
-def events() -> Iterator[list[object]]:
-    seen: list[object] = []
-
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            seen.append(record.msg)
-
-    logger, handler = logging.getLogger(EVENT_LOGGER_NAME), Handler()
-    level = logger.level
-    logger.setLevel(logging.INFO)
-    logger.addHandler(handler)
-    yield seen
-    logger.removeHandler(handler)
-    logger.setLevel(level)
 
 
 async def test_events_of_a_call_and_of_a_stream(rig: Rig, events: list[object]) -> None:

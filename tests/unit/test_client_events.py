@@ -3,32 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Iterator
 
 import pytest
-from autogen_core import EVENT_LOGGER_NAME
 from autogen_core.logging import LLMCallEvent, LLMStreamEndEvent, LLMStreamStartEvent
 
 from flashagents_runtime import EngineDiedError, Reply
 from helpers.clients import assistant, collect, scripted, system, user
-
-
-@pytest.fixture
-def events() -> Iterator[list[object]]:
-    seen: list[object] = []
-
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            seen.append(record.msg)
-
-    logger, handler = logging.getLogger(EVENT_LOGGER_NAME), Handler()
-    level = logger.level
-    logger.setLevel(logging.INFO)
-    logger.addHandler(handler)
-    yield seen
-    logger.removeHandler(handler)
-    logger.setLevel(level)
 
 
 async def test_create(events: list[object]) -> None:
