@@ -10,17 +10,12 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from benchmarks.model_config import QWEN25_7B, write_config
+
 _ROOT = Path(__file__).parents[2]
 
 SHAPES: dict[str, dict[str, Any]] = {
-    "qwen2.5-7b": {
-        "hidden_size": 3584,
-        "intermediate_size": 18944,
-        "num_attention_heads": 28,
-        "num_hidden_layers": 28,
-        "num_key_value_heads": 4,
-        "vocab_size": 152064,
-    },
+    "qwen2.5-7b": QWEN25_7B,
     "smollm2-135m": {
         "hidden_size": 576,
         "intermediate_size": 1536,
@@ -55,24 +50,7 @@ def write_model(folder: Path, shape: str) -> Path:
     The tokenizer is a byte-level BPE with Qwen's pre-tokenizer, trained on this project's own pages and
     sources, so that a token is about as long as it would be in English prose and nothing is fetched.
     """
-    path = folder / shape
-    path.mkdir(parents=True, exist_ok=True)
-    config = {
-        "architectures": ["Qwen2ForCausalLM"],
-        "model_type": "qwen2",
-        "max_position_embeddings": 131072,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1000000.0,
-        "tie_word_embeddings": False,
-        "torch_dtype": "bfloat16",
-        "use_sliding_window": False,
-        "transformers_version": "4.51.0",
-        **SHAPES[shape],
-    }
-    (path / "config.json").write_text(json.dumps(config))
+    path = write_config(folder / shape, "qwen2", SHAPES[shape])
     _train().save(str(path / "tokenizer.json"))
     (path / "tokenizer_config.json").write_text(
         json.dumps(

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1]))
+import model_config
+from model_config import QWEN25_7B
 
 from flashagents_runtime import cpu_shims, plugin
 
@@ -13,14 +18,7 @@ from flashagents_runtime import cpu_shims, plugin
 cpu_shims.install()
 
 SHAPES: dict[str, dict[str, Any]] = {
-    "qwen2.5-7b": {
-        "hidden_size": 3584,
-        "intermediate_size": 18944,
-        "num_attention_heads": 28,
-        "num_hidden_layers": 28,
-        "num_key_value_heads": 4,
-        "vocab_size": 152064,
-    },
+    "qwen2.5-7b": QWEN25_7B,
     # for log-probs: random weights of a scale at which greedy answers are not degenerate
     "random-6-layers": {
         "hidden_size": 1024,
@@ -44,25 +42,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 def write_config(folder: Path, shape: str, *, dtype: str = "bfloat16") -> Path:
     """A Hugging Face folder with nothing but the configuration of a Qwen2 of this shape."""
-    path = folder / shape
-    path.mkdir(parents=True, exist_ok=True)
-    config = {
-        "architectures": ["Qwen2ForCausalLM"],
-        "model_type": "qwen2",
-        "max_position_embeddings": 131072,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1000000.0,
-        "tie_word_embeddings": False,
-        "torch_dtype": dtype,
-        "use_sliding_window": False,
-        "transformers_version": "4.51.0",
-        **SHAPES[shape],
-    }
-    (path / "config.json").write_text(json.dumps(config))
-    return path
+    return model_config.write_config(folder / shape, "qwen2", SHAPES[shape], dtype=dtype)
 
 
 def write_random_model(folder: Path, shape: str) -> Path:

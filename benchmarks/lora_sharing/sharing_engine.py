@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1]))
+import model_config
 
 from flashagents_runtime import cpu_shims, plugin
 from flashagents_runtime.lora_sharing.arguments import take_arguments
@@ -49,26 +52,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 def write_config(folder: Path, shape: str, *, dtype: str = "bfloat16") -> Path:
     """A Hugging Face folder with nothing but the configuration of a Llama of this shape."""
-    path = folder / shape
-    path.mkdir(parents=True, exist_ok=True)
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "max_position_embeddings": 135168,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 500000.0,
-        "tie_word_embeddings": False,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "torch_dtype": dtype,
-        "transformers_version": "4.51.0",
-        **SHAPES[shape],
-    }
-    (path / "config.json").write_text(json.dumps(config))
-    return path
+    return model_config.write_config(folder / shape, "llama", SHAPES[shape], dtype=dtype)
 
 
 def write_random_model(folder: Path, shape: str) -> Path:
