@@ -68,7 +68,7 @@ class FakeSGLang:
         self.aborts: list[str] = []
         self.silent: asyncio.Event | None = None
 
-    async def serve(self, tls: ssl.SSLContext | None = None, port: int | None = None) -> TestServer:
+    async def serve(self, *, tls: ssl.SSLContext | None = None, port: int | None = None) -> TestServer:
         """A running server on a port of the loopback (a free one); close it with `await server.close()`."""
         app = web.Application(middlewares=[self._authorise])
         app.router.add_get("/model_info", self._model_info)

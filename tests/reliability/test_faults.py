@@ -170,7 +170,7 @@ async def test_the_server_dies_after_any_event_and_comes_back(n: int, through: s
     with pytest.raises(EngineDiedError, match="cannot be reached"):
         await asyncio.wait_for(speak(), 10)
     fake.break_after = None
-    server = await fake.serve(port)
+    server = await fake.serve(port=port)
     assert await speak() == "Hello!?"
     await engine.close()
     await server.close()

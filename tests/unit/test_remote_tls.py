@@ -43,7 +43,7 @@ class Secure:
         self.server: TestServer | None = None
 
     async def start(self) -> str:
-        self.server = await self.fake.serve(self.context)
+        self.server = await self.fake.serve(tls=self.context)
         return str(self.server.make_url("")).rstrip("/")
 
 
@@ -103,7 +103,7 @@ async def test_a_self_signed_certificate_is_pinned(tmp_path: Path) -> None:
     certificate, key = self_signed(tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)
-    server = await FakeSGLang(ScriptedEngine()).serve(context)
+    server = await FakeSGLang(ScriptedEngine()).serve(tls=context)
     url = str(server.make_url(""))
     pinned = RemoteEngine(url, tls_ca_file=certificate)
     assert (await pinned.start()).model == "scripted"
