@@ -26,19 +26,22 @@ class SlotCoverage:
         end: where it ends.
         prewarmed: tokens in between that were computed while others spoke, and found in the cache.
         issued_early: tokens in between that had been sent to the engine before the upstream agent ended.
+        done_early: of these, those whose chunk was done by then: the request finds at least them.
     """
 
     start: int
     end: int
     prewarmed: int
     issued_early: int
+    done_early: int
 
 
 @dataclass
 class Expected:
     """An agent whose next prompt is kept warm, in the event loop that it was first expected in.
 
-    `early`: for each of the guess's sources that has ended, how far the prompt had been sent by then.
+    `early`: for each of the guess's sources that has ended, how far the prompt had been prefilled, and how
+    far it had been sent, by then.
     """
 
     guess: Guess
@@ -47,12 +50,12 @@ class Expected:
     rules: CutRules
     scope: object
     loop: asyncio.AbstractEventLoop
-    early: dict[int, int] = field(default_factory=dict)
+    early: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def note_end(self, slot: int) -> None:
         """The source of a slot is about to end."""
         session = self.downstream.session
-        self.early[slot] = max(session.warm, len(session.in_flight or ()))
+        self.early[slot] = session.warm, max(session.warm, len(session.in_flight or ()))
 
     def unhook(self) -> None:
         """The sources feed it no more."""
@@ -119,8 +122,8 @@ class Turn:
                 text += strip_text(source.text, slot.strip)
             end = len(encode(text))
             warm = session.prefilled(start, min(end, max(self.cached, start)))
-            issued = max(min(expected.early.get(i, 0), end) - start, 0)
-            covered.append(SlotCoverage(start, end, warm, issued))
+            done, issued = (max(min(n, end) - start, 0) for n in expected.early.get(i, (0, 0)))
+            covered.append(SlotCoverage(start, end, warm, issued, done))
             text += slot.after
         return covered
 
