@@ -2,10 +2,10 @@
 
     python benchmarks/groupchat/real.py [--conversations FOLDER] [--count 5] [--teams ...] [--tokens 24]
 
-The teams are those of `replay.py`. Each reads the beginning of a conversation, and its agents go on from there
-in the model's own words (greedy). What decides who speaks is held to the conversation by grammar: a selector's
-choice, a hand-off, a ledger. Each conversation is played from an empty cache without and with the overlap;
-messages and prompts have to be equal, or nothing is recorded.
+The teams are those of `replay.py`. Each reads the beginning of a conversation, and its agents go on from
+there in the model's own words (greedy). What decides who speaks is held to the conversation by grammar: a
+selector's choice, a hand-off, a ledger. Each conversation is played from an empty cache without and with the
+overlap; messages and prompts have to be equal, or nothing is recorded.
 
 `right_percent`: of the requests that come after another agent has spoken, those whose whole conversation was
 forecast. `early_percent`: of the upstream texts in these prompts, tokens that were in the engine before the
@@ -90,9 +90,15 @@ def _decision(item: Any, speakers: set[str]) -> str | None:
         return None
     if item.tool_calls:
         (call,) = item.tool_calls
-        return rf'<tool_call>\n\{{"name": "{call.name}", "arguments": \{{\}}\}}\n</tool_call>'
+        raw = f'{{"name": "{call.name}", "arguments": {call.arguments}}}'
+        return f"<tool_call>\n{_literal(raw)}\n</tool_call>"
     text = "".join(item.text)
-    return re.escape(text) if text in speakers or text.startswith('{"is_request_satisfied"') else None
+    return _literal(text) if text in speakers or text.startswith('{"is_request_satisfied"') else None
+
+
+def _literal(text: str) -> str:
+    """As a regular expression of any dialect, which `re.escape` is not."""
+    return re.sub(r"([\\.^$*+?{}\[\]|()])", r"\\\1", text)
 
 
 def shortened(conversation: replay.Conversation) -> replay.Conversation:
@@ -138,8 +144,7 @@ async def run(
     numbers = itertools.count()
     with patch("flashagents_autogen._answer._new_id", lambda: f"call{next(numbers):05d}"):
         result = await team.run(task=beginning(conversation))
-    messages = [(type(m).__name__, m.source, m.to_text()) for m in result.messages]
-    return replay.Outcome([*messages, ("stop", "", str(result.stop_reason))], director.prompts)
+    return replay.Outcome(play.shown(result.messages, result.stop_reason), director.prompts)
 
 
 async def both(
@@ -153,7 +158,7 @@ async def both(
             flash = await run(engine, kind, conversation, i, runtime, tokens)
             if flash.messages != stock.messages or sorted(flash.prompts) != sorted(stock.prompts):
                 raise AssertionError(f"{kind}: the overlap has changed conversation {conversation.name}")
-            turns += runtime.turns
+            turns += replay.readers(kind, list(runtime.turns))
             runtime.turns.clear()
     return turns
 

@@ -162,3 +162,19 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, typed: Sequence[str] = ()) -> None
         monkeypatch.setitem(sys.modules, module.__name__, module)
     lines = iter(typed)
     monkeypatch.setattr(builtins, "input", lambda prompt="": next(lines))
+
+
+# ---- what they print
+
+CHANGES = (
+    (r"\b(full_message_)?id='[-\w]+'", "id"),
+    (r"created_at=datetime\.datetime\([^)]*\)", "created_at"),
+    (r"models_usage=\w+\([^)]*\)", "models_usage"),
+)
+
+
+def shown(text: str) -> str:
+    """What a program has printed, without ids, times, and how much came from the cache."""
+    for pattern, put in CHANGES:
+        text = re.sub(pattern, put, text)
+    return text

@@ -116,6 +116,24 @@ async def test_a_second_task_goes_on_from_the_first() -> None:
     assert [turn.right for turn in runtime.turns if turn.agent == "writer"] == [True, True]
 
 
+async def test_the_heads_of_all_who_can_be_reached_are_warm_at_the_start() -> None:
+    """In teams within teams and behind tools; the one who speaks first is left out."""
+
+    def make(client: Any) -> RoundRobinGroupChat:
+        tool = AgentTool(assistant("writer", client, description="Writes."))
+        b = assistant("b", client, tools=[tool])
+        inner = RoundRobinGroupChat([b, assistant("c", client)], max_turns=2, name="inner")
+        hidden = RoundRobinGroupChat([assistant("e", client)], max_turns=1)
+        society = SocietyOfMindAgent("society", team=hidden, model_client=client)
+        agents = [assistant("a", client), inner, society, assistant("d", client)]
+        return RoundRobinGroupChat(agents, max_turns=1)
+
+    runtime, _ = await both(make, [says("a")])
+    warmed = [event for event in runtime.events if event.kind == "forecast"]
+    assert {event.agent for event in warmed} == {"b", "c", "d", "e", "writer"}
+    assert all(event.data["head_chars"] > 40 for event in warmed)
+
+
 @pytest.mark.parametrize("step", [1, 2, 3, 50])
 @pytest.mark.parametrize("ascii_only", [True, False])
 def test_a_task_is_read_in_any_pieces(step: int, ascii_only: bool) -> None:

@@ -18,7 +18,7 @@ import flashagents_autogen
 from flashagents_autogen import FlashGroupChatRuntime
 from flashagents_runtime import GenerateRequest, ScriptedEngine
 from flashagents_runtime.scripted import Reply, ScriptItem
-from helpers.documented import Example, documented, run, stand_in
+from helpers.documented import Example, documented, run, shown, stand_in
 from helpers.overlap import EAGER, call, counted_ids, prompts, words
 
 EXAMPLES = documented()
@@ -127,20 +127,6 @@ def engine_for(name: str) -> ScriptedEngine:
     return ScriptedEngine(
         [words(item) if isinstance(item, str) else item for item in script], context_length=1 << 20
     )
-
-
-CHANGES = (
-    (r"\b(full_message_)?id='[-\w]+'", "id"),
-    (r"created_at=datetime\.datetime\([^)]*\)", "created_at"),
-    (r"models_usage=\w+\([^)]*\)", "models_usage"),
-)
-
-
-def shown(text: str) -> str:
-    """What a program has printed, without ids, times, and how much came from the cache."""
-    for pattern, put in CHANGES:
-        text = re.sub(pattern, put, text)
-    return text
 
 
 class Played:
