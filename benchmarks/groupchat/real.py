@@ -1,6 +1,7 @@
 """Conversations taken up by each kind of team on a real engine, without and with the overlap.
 
     python benchmarks/groupchat/real.py [--conversations FOLDER] [--count 5] [--teams ...] [--tokens 24]
+        [--model FOLDER] [--engine-arg NAME=VALUE ...]
 
 The teams are those of `replay.py`. Each reads the beginning of a conversation, and its agents go on from
 there in the model's own words (greedy). What decides who speaks is held to the conversation by grammar: a
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import json
 import re
 import sys
 from collections.abc import AsyncGenerator, Sequence
@@ -38,6 +40,7 @@ from flashagents_autogen import FlashAgentsChatCompletionClient, FlashGroupChatR
 from flashagents_autogen.groupchat.turns import Turn, hit_rate
 from flashagents_runtime import Delta, GenerateRequest
 from flashagents_runtime.embedded import EmbeddedEngine
+from flashagents_runtime.model_store import resolve_model
 from flashagents_runtime.scripted import Reply
 
 TURNS = 3  # that are played
@@ -169,9 +172,14 @@ async def measure(arguments: argparse.Namespace, conversations: Sequence[replay.
     where = "real" if arguments.conversations else "made up"
     given = " --conversations FOLDER" if arguments.conversations else ""
     shared["command"] = f"python benchmarks/groupchat/real.py{given} --count {arguments.count}"
-    async with EmbeddedEngine() as engine:
+    if arguments.tokens != 24:
+        shared["command"] += f" --tokens {arguments.tokens}"
+    given_args = dict(one.split("=", 1) for one in arguments.engine_arg)
+    shared["command"] += "".join(f" --engine-arg {name}={text}" for name, text in given_args.items())
+    args = {name: value(text) for name, text in given_args.items()}
+    async with EmbeddedEngine(resolve_model(arguments.model), **args) as engine:
         assert engine.info is not None
-        shared["device"] = engine.info.device
+        shared["device"] = name_of(engine.info.device)
         for kind in arguments.teams:
             turns = await both(engine, kind, conversations, arguments.tokens)
             case = {
@@ -182,6 +190,23 @@ async def measure(arguments: argparse.Namespace, conversations: Sequence[replay.
             }
             append(arguments.out / "groupchat_engine.jsonl", rows_of(case, turns, shared))
             print(f"{kind}: {len(turns)} turns, {hit_rate(turns)}")
+
+
+def value(text: str) -> Any:
+    """An engine argument as JSON, else as it stands."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def name_of(device: str) -> str:
+    """The GPU's name, or "cpu"."""
+    if device == "cpu":
+        return device
+    import torch
+
+    return str(torch.cuda.get_device_name())
 
 
 def rows_of(case: dict[str, Any], turns: Sequence[Turn], shared: dict[str, Any]) -> list[dict[str, Any]]:
@@ -209,6 +234,8 @@ def main() -> None:
     parser.add_argument("--conversations", type=Path)
     parser.add_argument("--count", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=24, help="of an answer")
+    parser.add_argument("--model", help="left out: the default small model")
+    parser.add_argument("--engine-arg", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--teams", nargs="*", default=list(replay.KINDS), help="kinds of teams")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the rows")
     arguments = parser.parse_args()
