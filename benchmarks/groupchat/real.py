@@ -33,7 +33,6 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 import msgspec
 import replay
-from autogen_agentchat.messages import TextMessage
 from rows import RESULTS, append, common, row
 
 from flashagents_autogen import FlashAgentsChatCompletionClient, FlashGroupChatRuntime, GroupChatPolicy
@@ -110,10 +109,10 @@ def shortened(conversation: replay.Conversation) -> replay.Conversation:
     return replace(conversation, turns=words or [("Someone", "Go on.")])
 
 
-def beginning(conversation: replay.Conversation) -> list[TextMessage]:
+def beginning(conversation: replay.Conversation) -> str:
     """What the team reads first: the task, and the first messages."""
-    said = [("user", conversation.task), *conversation.turns[:READ]]
-    return [TextMessage(content=text[:WORDS], source=name) for name, text in said]
+    said = [f"{name}: {text[:WORDS]}" for name, text in conversation.turns[:READ]]
+    return "\n\n".join([conversation.task[:WORDS], *said])
 
 
 async def empty(engine: EmbeddedEngine) -> None:

@@ -234,7 +234,7 @@ async def test_a_society_of_mind_and_a_team_within_a_team(stage: Stage) -> None:
         check(of(turns, name)[-1])
 
 
-TASK_CALL = r'<tool_call>\n\{"name": "writer", "arguments": \{"task": "[A-Za-z ]{90,100}"\}\}\n</tool_call>'
+TASK_CALL = r'<tool_call>\n\{"name": "writer", "arguments": \{"task": "[A-Za-z ]{60,70}"\}\}\n</tool_call>'
 
 
 async def test_an_agent_behind_a_tool(stage: Stage) -> None:
@@ -244,16 +244,17 @@ async def test_an_agent_behind_a_tool(stage: Stage) -> None:
         if request.format is None or not request.format.tools:
             return request  # the reflection
         sampling = msgspec.structs.replace(
-            request.sampling, regex=TASK_CALL, max_new_tokens=120, ignore_eos=False
+            request.sampling, regex=TASK_CALL, max_new_tokens=100, ignore_eos=False
         )
         return msgspec.structs.replace(without_strict_tools(request), sampling=sampling)
 
-    client = stage.with_args(engine=Changed(stage.engine, calls_once))
+    client = stage.with_args(24, engine=Changed(stage.engine, calls_once))
+    brief = stage.with_args(24)
 
     def make() -> RoundRobinGroupChat:
-        tool = AgentTool(stage.agent("writer"), return_value_as_last_message=True)
+        tool = AgentTool(stage.agent("writer", brief), return_value_as_last_message=True)
         owner = stage.agent("owner", client, tools=[tool], reflect_on_tool_use=True)
-        return RoundRobinGroupChat([owner, stage.agent("reader")], max_turns=2)
+        return RoundRobinGroupChat([owner, stage.agent("reader", brief)], max_turns=2)
 
     turns = await stage.both(make)
     assert [turn.agent for turn in turns] == ["owner", "writer", "owner", "reader"]
@@ -261,13 +262,12 @@ async def test_an_agent_behind_a_tool(stage: Stage) -> None:
         check(turn)
 
 
-@pytest.mark.parametrize("name", ["BaseGroupChat.run-0", "GraphFlow-1"])
-async def test_autogens_documented_programs(
-    stage: Stage, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+async def test_a_documented_program_of_autogens(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As they stand but for the import, without and with `install()`."""
-    program, printed = documented()[name].swapped(), []
-    options = {"temperature": 0, "max_tokens": 20, "ignore_eos": True}
+    """As it stands but for the import, without and with `install()`."""
+    program, printed = documented()["GraphFlow-1"].swapped(), []
+    options = {"temperature": 0, "max_tokens": 14, "ignore_eos": True}
     for overlap in (False, True):
         await stage.empty()
         runtime = flashagents_autogen.install(FlashGroupChatRuntime(POLICY)) if overlap else None
@@ -283,16 +283,24 @@ async def test_autogens_documented_programs(
     assert printed[0] == printed[1]
 
 
-@pytest.mark.parametrize("kind", ["RoundRobin", "Selector", "Swarm", "GraphFlow fan-out and fan-in"])
-async def test_conversations_are_taken_up(real_engine: EmbeddedEngine, kind: str) -> None:
+SAID = (
+    *(
+        ("planner", "Take the night train to Milan, then go on by noon."),
+        ("critic", "That is a short night."),
+    ),
+    *(("writer", "Then sleep in Lyon"), ("critic", "Better"), ("planner", "So be it")),
+)
+
+
+@pytest.mark.parametrize("kind", ["Selector", "Swarm"])
+async def test_a_conversation_is_taken_up(real_engine: EmbeddedEngine, kind: str) -> None:
     """A sample of `benchmarks/groupchat/real.py`, which plays real ones. Differences raise."""
     real = load_benchmark("groupchat/real.py")
-    turns = await real.both(real_engine, kind, real.replay.made_up(1, seed=4), 10)
+    turns = await real.both(real_engine, kind, [real.replay.Conversation("sample", TASK, SAID)], 8)
     rate = hit_rate(turns)
-    assert rate.turns >= 2
-    if kind != "Selector":
+    assert rate.turns >= 2 and any(turn.prewarmed for turn in turns)
+    if kind == "Swarm":
         assert rate.right == rate.turns
-    assert any(turn.prewarmed for turn in turns)
 
 
 async def test_agents_called_by_hand(stage: Stage) -> None:
