@@ -38,7 +38,7 @@ from helpers.examples import load_benchmark
 CHUNK = 12
 POLICY = GroupChatPolicy(chunk_size=CHUNK, share=1.0)
 TASK = "A week by train from Paris to Rome."
-TOKENS = 36
+TOKENS = 26
 
 
 class Stage:
@@ -248,8 +248,8 @@ async def test_an_agent_behind_a_tool(stage: Stage) -> None:
         )
         return msgspec.structs.replace(without_strict_tools(request), sampling=sampling)
 
-    client = stage.with_args(24, engine=Changed(stage.engine, calls_once))
-    brief = stage.with_args(24)
+    client = stage.with_args(20, engine=Changed(stage.engine, calls_once))
+    brief = stage.with_args(20)
 
     def make() -> RoundRobinGroupChat:
         tool = AgentTool(stage.agent("writer", brief), return_value_as_last_message=True)
