@@ -292,15 +292,13 @@ SAID = (
 )
 
 
-@pytest.mark.parametrize("kind", ["Selector", "Swarm"])
-async def test_a_conversation_is_taken_up(real_engine: EmbeddedEngine, kind: str) -> None:
-    """A sample of `benchmarks/groupchat/real.py`, which plays real ones. Differences raise."""
+async def test_a_conversation_is_taken_up(real_engine: EmbeddedEngine) -> None:
+    """A sample of `benchmarks/groupchat/real.py`, which plays real ones by all teams. Differences raise."""
     real = load_benchmark("groupchat/real.py")
-    turns = await real.both(real_engine, kind, [real.replay.Conversation("sample", TASK, SAID)], 8)
-    rate = hit_rate(turns)
-    assert rate.turns >= 2 and any(turn.prewarmed for turn in turns)
-    if kind == "Swarm":
-        assert rate.right == rate.turns
+    conversation = real.replay.Conversation("sample", TASK, SAID)
+    turns = await real.both(real_engine, "Selector", [conversation], 8)
+    assert hit_rate(turns).right >= 2  # the selector's own prompts
+    assert any(turn.prewarmed for turn in turns)
 
 
 async def test_agents_called_by_hand(stage: Stage) -> None:
