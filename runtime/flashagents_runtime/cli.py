@@ -127,28 +127,33 @@ def serve(
 
 @app.command()
 def top(
-    url: Annotated[
-        str, typer.Argument(help="A server, of `flashagents serve` or SGLang's own.")
-    ] = "http://127.0.0.1:30000",
+    where: Annotated[
+        str | None,
+        typer.Argument(
+            help="A server's URL, or the id of a process that has embedded engines. Left out: all embedded "
+            "engines of yours, or where there are none http://127.0.0.1:30000."
+        ),
+    ] = None,
     interval: Annotated[float, typer.Option("--interval", min=0.05, help="Seconds between looks.")] = 1.0,
     count: Annotated[
         int | None, typer.Option("--count", min=1, help="Look so often, then end; left out, until Ctrl-C.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line a look.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON line for each engine and look.")
+    ] = False,
 ) -> None:
-    """Watch a running server: its requests, and what its KV cache holds."""
+    """Watch running engines: requests, sessions, pins, cache hits, waste, and what the KV cache holds."""
     import asyncio
     import os
 
-    from .remote import RemoteEngine
-    from .top import watch
+    from .top import source_of, watch
 
     async def look() -> None:
-        engine = RemoteEngine(url, api_key=os.environ.get("FLASHAGENTS_API_KEY"))
+        source = source_of(where, os.environ.get("FLASHAGENTS_API_KEY"))
         try:
-            await watch(engine, url, Console(), interval=interval, count=count, as_json=as_json)
+            await watch(source, Console(), interval=interval, count=count, as_json=as_json)
         finally:
-            await engine.close()
+            await source.close()
 
     asyncio.run(look())
 

@@ -42,6 +42,8 @@ def collect(registry: CollectorRegistry) -> Iterator[Any]:
 
 async def test_numbers_of_active_features() -> None:
     assert numbers(SERVER) == FIGURES == await plugin_figures(PluggedEngine())
+    [scheduler] = SERVER["internal_states"]
+    assert numbers(scheduler) == FIGURES, "as an embedded engine says it"
     assert await plugin_figures(ScriptedEngine()) == {}
 
 

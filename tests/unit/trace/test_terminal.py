@@ -1,4 +1,4 @@
-"""`flashagents trace show` and `flashagents top`."""
+"""`flashagents trace show`, and what notebooks show of engines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from flashagents_runtime import ScriptedEngine, cli, embedded, remote, top
+from flashagents_runtime import ScriptedEngine, cli, embedded, remote
 from flashagents_runtime.trace import Trace, Turn
 from flashagents_runtime.trace.terminal import show
 from helpers.traces import made_up
@@ -70,33 +70,6 @@ def test_names_are_no_markup() -> None:
     out = io.StringIO()
     show(trace, Console(file=out, width=100))
     assert "[red]a[/]" in out.getvalue() and "[bold]x" in out.getvalue()
-
-
-class FakeServer(ScriptedEngine):
-    def __init__(self, url: str, *, api_key: str | None = None) -> None:
-        super().__init__(model="org/Model-7B", max_total_tokens=1000)
-
-    async def internal_state(self) -> dict[str, object]:
-        features = {"soft_pins": {"active": True, "pins": 7, "evicted_tokens": 12345}}
-        return {"internal_states": [{"flashagents": {"features": features}}]}
-
-
-def test_top(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "RemoteEngine", FakeServer)
-    code, out, _ = run("top", "http://localhost:1", "--count", "2", "--interval", "0.05", "--json")
-    looks = [json.loads(line) for line in out.splitlines()]
-    assert code == 0 and len(looks) == 2
-    assert (looks[0]["kv_total"], looks[0]["running"]) == (1000, 0)
-    assert looks[0]["plugin"]["soft_pins"]["pins"] == 7
-    code, out, _ = run("top", "--count", "1")
-    assert code == 0 and "Model-7B" in out and "requests running" in out and "1,000" in out
-    assert "soft_pins" in out and "evicted tokens" in out and "12,345" in out
-
-
-async def test_a_look_a_time() -> None:
-    engine = ScriptedEngine()
-    await engine.start()
-    assert len([state async for state in top.states(engine, 0, 3)]) == 3
 
 
 async def test_notebooks_see_figures() -> None:
