@@ -32,7 +32,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "requirements"
 SPACE_NEEDED = {"cpu": 4 << 30, "gpu": 16 << 30}
-LEVELS = {"run": (), "test": ("test",), "dev": ("test", "dev"), "docs": ("docs",)}  # and what they add
+# and what they add; tests build the documentation
+LEVELS = {"run": (), "test": ("test", "docs"), "dev": ("test", "docs", "dev"), "docs": ("docs",)}
 
 
 class SetupError(Exception):
