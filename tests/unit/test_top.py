@@ -74,7 +74,7 @@ def test_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     assert looks[0]["plugin"] == FIGURES and looks[0]["counts"] is None
     code, out, _ = run("top", "--count", "2", "--interval", "0.05")
     assert code == 0 and "Model-7B" in out and out.count("requests running") == 2 and "1,000" in out
-    assert "soft_pins" in out and "row bytes" in out and "1,024" in out
+    assert "soft_pins" in out and "token bytes rows" in out and "1,024" in out
     assert "━" not in out, "no bars where there is no terminal"
 
 

@@ -40,6 +40,7 @@ def test_show_for_programs(file: Path) -> None:
     assert code == 0 and answer["name"] == "a run"
     assert answer["summary"]["turns"] == len(answer["turns"]) == 5
     assert answer["turns"][1]["agent"] == "agent_01"
+    assert [group["name"] for group in answer["by_agent"]] == ["agent_00", "agent_01", "agent_02"]
 
 
 @pytest.mark.long
