@@ -26,6 +26,7 @@ from rich.table import Table
 from flashagents_autogen import FlashAgentsChatCompletionClient
 from flashagents_runtime.embedded import EmbeddedEngine
 from flashagents_runtime.model_store import resolve_model
+from flashagents_runtime.progress import show_progress
 
 ROLES = ("planner", "actor", "critic")
 SYSTEM = (
@@ -117,15 +118,17 @@ async def converse(engine: EmbeddedEngine, rounds: int, max_tokens: int) -> list
 
 async def run(scheme: str, model: Path, adapters: dict[str, str], args: argparse.Namespace) -> dict[str, Any]:
     """One engine, one conversation; the figures of both."""
-    async with EmbeddedEngine(model, lora_paths=adapters, lora_sharing=scheme) as engine:
-        assert engine.info is not None
+    engine = EmbeddedEngine(model, lora_paths=adapters, lora_sharing=scheme)
+    with show_progress() as progress:
+        info = await engine.start(progress)
+    async with engine:
         await converse(engine, 1, 1)  # what the first requests of an engine cost is no matter of sharing
         await engine.flush_cache()
         turns = await converse(engine, args.rounds, args.max_tokens)
         state = await engine.state()
         features = (await engine.internal_state())["flashagents"]["features"]
         rows = features.get("lora_sharing", {}).get("token_bytes_rows", 0)
-        itemsize = 4 if engine.info.device == "cpu" else 2
+        itemsize = 4 if info.device == "cpu" else 2
         return {
             "scheme": scheme,
             "turns": turns,
@@ -156,14 +159,15 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=40)
     args = parser.parse_args()
     out = Console()
-    model = Path(resolve_model(args.model))
+    with show_progress() as progress:
+        model = Path(resolve_model(args.model, progress=progress))
     with tempfile.TemporaryDirectory() as folder:
         adapters = {
             role: str(write_adapter(Path(folder), model, number)) for number, role in enumerate(ROLES)
         }
         results = []
         for scheme in args.schemes.split(","):
-            out.print(f"{scheme}: starting an engine")
+            out.print(f"{scheme}:")
             results.append(asyncio.run(run(scheme, model, adapters, args)))
     show(results, out)
 

@@ -48,6 +48,7 @@ def doctor(
         bool,
         typer.Option("--quick", help="Compare SGLang's files with its release instead of importing it."),
     ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but what is wrong.")] = False,
 ) -> None:
     """Check versions, device, shims, SGLang seams and folders; exit status 1 if something is wrong.
 
@@ -55,10 +56,13 @@ def doctor(
     """
     from .doctor import Report, examine
 
-    with Console(stderr=True).status("Looking at the installation") as status:
+    with Console(stderr=True, quiet=quiet).status("Looking at the installation") as status:
         report: Report = examine(quick=quick, tell=lambda stage: status.update(f"Looking at {escape(stage)}"))
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
+    elif quiet:
+        for line in report.advice() if not report.ok else []:
+            typer.echo(line)
     else:
         table = Table(box=None, show_header=False)
         table.add_column()
@@ -81,6 +85,7 @@ def prepare_model(
         str | None, typer.Argument(help="A folder or hub id; left out, the default model.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the folder as JSON.")] = False,
 ) -> None:
     """Fetch and check a model, so that the first engine start needs no network; print its folder."""
     from .model_store import resolve_model
@@ -88,7 +93,7 @@ def prepare_model(
 
     with show_progress(quiet=quiet) as progress:
         folder = resolve_model(name, progress=progress)
-    typer.echo(folder)
+    typer.echo(msgspec.json.encode({"model": str(folder)}) if as_json else folder)
 
 
 @app.command(
@@ -107,6 +112,9 @@ def serve(
     max_sessions_per_key: Annotated[
         int, typer.Option(min=0, help="Open SGLang sessions of one API key; 0: no limit.")
     ] = 64,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Show no progress of the model's preparation.")
+    ] = False,
 ) -> None:
     """Serve a model over HTTP, with our plug-in, for clients with `engine_url=`; loopback by default."""
     from .model_store import resolve_model
@@ -120,7 +128,7 @@ def serve(
         sessions_per_key=max_sessions_per_key,
     )
 
-    with show_progress() as progress:
+    with show_progress(quiet=quiet) as progress:
         folder = resolve_model(model, progress=progress)
     run(str(folder), context.args, limits)
 
@@ -178,7 +186,9 @@ def show(
     trace = Trace.load(file)
     if page is not None:
         other = None if compare is None else Trace.load(compare)
-        typer.echo(trace.save(page, compare=other))
+        with Console(stderr=True).status("Drawing"):
+            saved = trace.save(page, compare=other)
+        typer.echo(saved)
     elif as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(trace.to_dict())).decode())
     else:
