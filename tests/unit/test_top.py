@@ -89,6 +89,7 @@ def test_bars_on_a_terminal() -> None:
 # ---- embedded engines
 
 
+@pytest.mark.long
 def test_an_engine_of_another_process_is_found(folder: Path) -> None:
     code = f"""
 import asyncio
@@ -201,6 +202,7 @@ async def test_who_watches_and_says_nothing_holds_nobody_up(monkeypatch: pytest.
             one.close()
 
 
+@pytest.mark.long
 async def test_an_engine_that_does_not_answer_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window, "_PATIENCE_SECONDS", 1.05)
     async with EmbeddedEngine("no-answer"):

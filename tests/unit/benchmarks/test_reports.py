@@ -13,6 +13,7 @@ from benchmarks import report as overview
 from benchmarks.handoff import plot
 from benchmarks.handoff import report as handoff
 from benchmarks.intra_turn import report as intra_turn
+from benchmarks.paper import report as paper
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -28,6 +29,10 @@ def test_a_page_is_what_its_report_writes(
     monkeypatch.setattr("sys.argv", ["report.py"])
     report.main()
     assert (tmp_path / page.name).read_text() == page.read_text(), f"run the report: {page.name} is old"
+
+
+def test_the_page_of_the_papers_workflows_is_what_its_report_writes() -> None:
+    assert paper.page() == paper.DOC.read_text(), "run benchmarks/paper/report.py"
 
 
 def bars(picture: Path) -> dict[str, float]:
@@ -60,6 +65,7 @@ def test_the_readmes_picture_shows_the_rows() -> None:
     assert costs == {plot.bar_id("ours", cell["ours", plot.COST]) for _, cell in chosen}
 
 
+@pytest.mark.long
 def test_the_readmes_picture_can_be_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot.draw(handoff.load(), tmp_path / "x.svg")

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from flashagents_runtime import ScriptedEngine, cli, embedded, remote
+from flashagents_autogen import FlashRequestUsage
+from flashagents_runtime import ScriptedEngine, Usage, cli, embedded, remote
 from flashagents_runtime.trace import Trace, Turn
 from flashagents_runtime.trace.terminal import show
 from helpers.traces import made_up
@@ -80,10 +81,18 @@ async def test_notebooks_see_figures() -> None:
     assert "kv total" in (await engine.state())._repr_html_()
 
 
+def test_notebooks_see_usage() -> None:
+    usage = Usage(prompt_tokens=1200, cached_tokens=1100, prewarmed_tokens=900, completion_tokens=7)
+    for shown in (usage, FlashRequestUsage.of(usage)):
+        html = shown._repr_html_()
+        assert "prewarmed tokens" in html and "1,100" in html
+
+
 async def test_notebooks_see_engines() -> None:
     engine = remote.RemoteEngine("http://127.0.0.1:9/<x>")
     assert "not started" in engine._repr_html_() and "&lt;x&gt;" in engine._repr_html_()
     await engine.close()
     lease = embedded.acquire_engine("some model")
     assert "not started" in lease._repr_html_() and "not started" in lease.engine._repr_html_()
+    assert "not started" in ScriptedEngine()._repr_html_()
     await lease.close()
