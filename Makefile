@@ -59,9 +59,9 @@ fuzz: ## coverage-guided fuzzing of what comes from outside (ARGS="--seconds 600
 	@$(SETUP) dev
 	@$(BIN)/python scripts/fuzz.py $(ARGS)
 
-docs: ## build the documentation site in site/ (ARGS="--strict")
+docs: ## build the documentation site in site/
 	@$(SETUP) docs
-	@$(BIN)/mkdocs build --quiet $(ARGS)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict $(ARGS)
 
 COMPILE := $(BIN)/uv --no-progress pip compile --quiet --no-header --python-version 3.11 \
 	--python-platform x86_64-manylinux_2_35

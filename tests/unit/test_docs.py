@@ -110,6 +110,26 @@ def test_it_runs_as_a_reader_would_paste_it(source: str) -> None:
         assert any(engine.requests for engine in ENGINES)
 
 
+def docstring_examples() -> list[Any]:
+    """The `>>>` lines of each docstring, as source; the reference shows them."""
+    out = []
+    for folder in ("flashagents_autogen", "runtime", "kernels"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+                text = (ast.get_docstring(node) or "") if isinstance(node, kinds) else ""
+                lines = [line.strip() for line in text.splitlines()]
+                if code := [line[4:] for line in lines if line.startswith((">>> ", "... "))]:
+                    name = getattr(node, "name", path.stem)
+                    out.append(pytest.param("\n".join(code), id=f"{path.stem}.{name}"))
+    return out
+
+
+@pytest.mark.parametrize("source", docstring_examples())
+def test_a_docstrings_example_is_python(source: str) -> None:
+    compile(source, "example", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
 def commands(pages: list[Path]) -> list[Any]:
     """Each command of a console block, without its comment."""
     out = []

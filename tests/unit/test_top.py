@@ -237,6 +237,21 @@ async def test_a_socket_that_cannot_be_made_disturbs_nobody(
     assert "will not see this engine" in caplog.text
 
 
+async def test_a_host_that_ends_while_the_socket_is_made_leaves_none(folder: Path) -> None:
+    async def never() -> Look:
+        raise AssertionError
+
+    home = folder / "flashagents-fa0"
+    home.mkdir(0o700)
+    late = window.Window(never)
+    late.close()
+    await late.open(home)
+    with pytest.raises(EngineError, match="has ended"):
+        await ask(windows()[0])
+    (home / SOCKET_NAME).unlink()
+    home.rmdir()
+
+
 @pytest.mark.parametrize("says", [b"", b"{}\n", b"no json\n", b"x" * (2 << 20)], ids=len)
 async def test_strange_answers_are_errors(says: bytes, folder: Path) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -37,6 +37,7 @@ class Window:
         self._watchers = 0
         self._asking: asyncio.Task[bytes] | None = None
         self._asked = 0.0
+        self._closed = False
 
     async def open(self, folder: Path) -> None:
         """Listen in `folder`, which is the user's alone; where that fails, nobody can look."""
@@ -46,9 +47,12 @@ class Window:
             path.chmod(0o600)
         except OSError as error:
             _log.warning("`flashagents top` will not see this engine: %r", error)
+        if self._closed:  # the host has ended meanwhile
+            self.close()
 
     def close(self) -> None:
         """Listen no more; the socket goes with its folder."""
+        self._closed = True
         if self._server is not None:
             self._server.close()
 
