@@ -188,6 +188,7 @@ class EmbeddedEngine:
                     self.tally.answered(request, delta.result.usage)
                 yield delta
         finally:
+            stream.leave()
             if waiting:
                 io.call_soon_threadsafe(host.leave, request.rid)
 
