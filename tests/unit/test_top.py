@@ -204,9 +204,9 @@ async def test_who_watches_and_says_nothing_holds_nobody_up(monkeypatch: pytest.
 
 @pytest.mark.long
 async def test_an_engine_that_does_not_answer_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window, "_PATIENCE_SECONDS", 1.05)
     async with EmbeddedEngine("no-answer"):
-        with pytest.raises(EngineError, match="busy"):
+        with monkeypatch.context() as hurry, pytest.raises(EngineError, match="busy"):
+            hurry.setattr(window, "_PATIENCE_SECONDS", 1.05)
             await top.EmbeddedSource().look()
     async with EmbeddedEngine("bad-call"):
         with pytest.raises(EngineError, match="no figures today"):
