@@ -65,7 +65,7 @@ async def test_what_others_see_of_it(real_engine: EmbeddedEngine, prompt: list[i
     assert look.info == real_engine.info and look.counts is not None
     assert look.counts.prompt >= len(prompt) and look.state.running == 0
     assert {"soft_pins", "intra_turn"} <= set(look.plugin)
-    assert look.plugin == await plugin_figures(real_engine)
+    assert look.plugin.keys() == (await plugin_figures(real_engine)).keys()
 
 
 async def test_a_repeated_prompt_is_read_from_the_radix_cache(
