@@ -5,8 +5,8 @@
 
 For each turn the role's request finds what the turns before it have cached, by whichever role; its greedy
 answer is compared with the reference, and the reference is then fed and its log-probs kept. Several teams of
-adapters run in one engine, `base_lr` one team at a time. `--refused` asks an engine to start `base_lr` without
-a shared A and keeps its refusal.
+adapters run in one engine, `base_lr` one team at a time. `--refused` asks an engine to start `base_lr`
+without a shared A, and keeps its refusal.
 """
 
 from __future__ import annotations

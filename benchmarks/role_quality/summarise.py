@@ -88,7 +88,7 @@ class Summary:
                 for metric in ("f1", "exact", "nll", "kl"):
                     mine = self.table(variant, adapters, metric, role)
                     out += one_row(variant, here, metric, mine, shared)
-                    if metric == "kl" or variant == "none" and adapters == "own":
+                    if metric == "kl" or (variant == "none" and adapters == "own"):
                         continue
                     if variant != "none":
                         none = self.table("none", adapters, metric, role)
