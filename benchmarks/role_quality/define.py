@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ from .definitions import DefinitionJudge
 from .measure import Task, measure
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("--work", type=Path, required=True)
@@ -33,7 +34,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--part", default="0/1", help="I/N: the I-th of N processes that run side by side")
     parser.add_argument("--budget-seconds", type=float, default=500)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     began = time.perf_counter()
     model = Path(resolve_model(args.model))
     seeds = [int(s) for s in args.seeds.split(",")]

@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ def refusal(args: argparse.Namespace) -> str:
     return asyncio.run(start())
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("--work", type=Path, required=True)
@@ -118,7 +119,7 @@ def main() -> None:
     parser.add_argument("--reserve-seconds", type=float, default=60, help="what a start and a cell need")
     parser.add_argument("--refused", action="store_true")
     parser.add_argument("--cpu", action="store_true")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     if args.refused:
         text = refusal(args)
         line = next(line for line in text.splitlines() if "does not fit" in line)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def _write(
     return about
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("--work", type=Path, required=True)
@@ -67,7 +68,7 @@ def main() -> None:
     parser.add_argument("--observation", type=int, default=600, help="longest observation, in characters")
     parser.add_argument("--questions", type=int, help="held-out questions of the agents' task; left out, all")
     parser.add_argument("--facts", type=int, nargs=2, default=(400, 80), metavar=("TRAIN", "TEST"))
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     prepare_facts(args.work, *args.facts)
     if args.trajectories is not None:
         prepare_agents(args.work, args.trajectories, args.observation, args.questions)

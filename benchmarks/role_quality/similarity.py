@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ def similarities(adapted: Any, texts: list[list[int]], device: str) -> dict[str,
     return {part: [round(float(x), 5) for x in total / count] for part, total in sums.items()}
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("--work", type=Path, required=True)
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--texts", type=int, default=10)
     parser.add_argument("--device", default="cpu")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     model = Path(resolve_model(args.model))
     for name in args.tasks.split(",") if args.tasks else tasks(args.work):
         texts = [t.ids for t in Task(args.work, name, model, args.texts).found]

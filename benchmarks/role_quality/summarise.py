@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ def similarity_rows(
     return out
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("--work", type=Path, required=True)
@@ -163,7 +164,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16", help="in which the engine computed")
     parser.add_argument("--note", default="", help="what else the rows are of, such as a small training")
     parser.add_argument("--out", type=Path, default=RESULTS / "role_quality.jsonl")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     shared = common("sglang", "torch", "transformers", "peft", device=args.device)
     if args.note:
         shared["note"] = args.note

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from flashagents_runtime import Progress
@@ -33,6 +34,7 @@ def recipe(task: str, seed: int, args: argparse.Namespace) -> Recipe:
             "micro_batch": args.micro_batch,
             "batch_size": args.batch_size,
             "max_tokens": args.max_tokens,
+            "rank": args.rank,
             "seed": seed,
         }
     )
@@ -70,7 +72,7 @@ def train(work: Path, model: Path, task: str, seed: int, args: argparse.Namespac
         print(f"{task} seed {seed}, {adapters} A: losses at the end {ends}", flush=True)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("--work", type=Path, required=True)
@@ -80,12 +82,13 @@ def main() -> None:
     parser.add_argument("--epochs", type=float)
     parser.add_argument("--learning-rate", type=float)
     parser.add_argument("--max-pairs", type=int)
+    parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--max-tokens", type=int, default=1024)
     parser.add_argument("--micro-batch", type=int, default=16)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--checkpoint-steps", type=int, default=25)
     parser.add_argument("--cpu", action="store_true")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     model = Path(resolve_model(args.model))
     for seed in (int(s) for s in args.seeds.split(",")):
         for task in args.tasks.split(",") if args.tasks else tasks(args.work):

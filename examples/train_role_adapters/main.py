@@ -4,8 +4,8 @@
     python examples/train_role_adapters/main.py --pairs 240 --epochs 3 --out adapters
 
 All roles read the same note; the planner answers where to go, the actor what to take, the critic what the
-note says. The pairs are made on the spot. With a shared `v_proj` A (`flashagents train-roles --shared-a` does the
-same) the adapters fit `lora_sharing="base_lr"`: what one role has read the others find in the cache.
+note says. The pairs are made on the spot. With a shared `v_proj` A (`flashagents train-roles --shared-a` does
+the same) the adapters fit `lora_sharing="base_lr"`: what one role has read the others find in the cache.
 """
 
 from __future__ import annotations
