@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from flashagents_runtime import cpu_shims
 from flashagents_runtime.model_store import resolve_model
 
 from .cells import ADAPTERS, adapter_folders, tasks
@@ -29,6 +30,7 @@ PARTS = ("key", "base", "row", "added")
 
 def load(model: Path, folders: Mapping[str, Path], device: str) -> Any:
     """The backbone with all roles' adapters, fp32."""
+    cpu_shims.mend_torchvision()
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 

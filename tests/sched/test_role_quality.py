@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("peft")
-
 from benchmarks.role_quality import define, prepare, similarity, summarise, train
 from benchmarks.role_quality.cells import Cell, cells
 from benchmarks.role_quality.judge import Ask, Said
 from benchmarks.role_quality.measure import Task, measure
+from flashagents_runtime._extras import find_missing
 from helpers.sharing_harness import SharingHarness
 from helpers.tiny_roles import tiny_text_model
 
-pytestmark = pytest.mark.engine
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(bool(find_missing(["peft"])), reason="the extra `train` is not installed"),
+]
 
 VOCABULARY = 512
 NOISE = 2e-3

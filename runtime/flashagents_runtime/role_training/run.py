@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from .._extras import find_missing
+from .._extras import find_missing, missing_message
 from .._version import __version__
 from ..chat_tokenizer import HFChatTokenizer
 from ..errors import TrainingError
@@ -88,8 +88,8 @@ def train_roles(
     """
     recipe = recipe or Recipe()
     check_installed()
-    if plot and find_missing(["matplotlib"]):
-        plot_losses({}, out)  # raises before hours of training, not after
+    if plot and find_missing(["matplotlib"]):  # said before hours of training, not after
+        raise ImportError(missing_message(["matplotlib"], "train"), name="matplotlib")
     if shared_a and SHARED_MODULE not in recipe.targets:
         raise TrainingError(
             f"shared_a needs {SHARED_MODULE} among the targets, which are {list(recipe.targets)}"

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .._extras import require
+from .. import cpu_shims
+from .._extras import find_missing, missing_message
 from .batches import collate, rows
 from .pairs import Example
 from .recipe import Recipe
@@ -16,9 +17,10 @@ Tell = Callable[[float], None]
 
 
 def check_installed() -> None:
-    """Raise an ImportError that names the extra where PEFT or accelerate are missing."""
-    for module in ("peft", "accelerate"):
-        require(module, "train")
+    """Raise an ImportError that names the extra where it is missing. Imports nothing of it."""
+    missing = find_missing(["accelerate", "peft", "torch"])
+    if missing:
+        raise ImportError(missing_message(missing, "train"), name=missing[0])
 
 
 def train_role(
@@ -49,6 +51,7 @@ def train_role(
         callbacks: further `transformers.TrainerCallback`s.
     """
     check_installed()
+    cpu_shims.mend_torchvision()
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, Trainer, TrainingArguments, set_seed
@@ -85,7 +88,6 @@ def train_role(
         save_strategy="steps",
         save_steps=checkpoint_steps,
         save_total_limit=1,
-        train_sampling_strategy="group_by_length",
         remove_unused_columns=False,
         dataloader_pin_memory=not cpu,
         use_cpu=cpu,
@@ -93,7 +95,7 @@ def train_role(
         report_to="none",
         disable_tqdm=True,
     )
-    trainer = Trainer(
+    trainer = _by_length(Trainer)(
         model=adapted,
         args=arguments,
         train_dataset=rows(found),
@@ -104,6 +106,32 @@ def train_role(
     trainer.train(resume_from_checkpoint=get_last_checkpoint(checkpoints))
     adapted.save_pretrained(out)
     return [float(line["loss"]) for line in trainer.state.log_history if "loss" in line]
+
+
+def _by_length(base: Any) -> Any:
+    """A Trainer whose micro-batches hold examples of like length, in an order that the epoch decides.
+
+    Its own grouping draws the order from the global generator, so a run that goes on would have another one.
+    """
+    import torch
+    from transformers.trainer_pt_utils import LengthGroupedSampler
+
+    class Sampler(LengthGroupedSampler):  # type: ignore[misc]  # transformers is untyped here
+        seed = 0
+
+        def set_epoch(self, epoch: int) -> None:
+            """Called by the data loader before each epoch."""
+            self.generator = torch.Generator().manual_seed(self.seed + int(epoch))
+
+    class ByLength(base):  # type: ignore[misc]
+        def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+            batch = self.args.train_batch_size * self.args.gradient_accumulation_steps
+            sampler = Sampler(batch, dataset=self.train_dataset)
+            sampler.seed = self.args.seed
+            sampler.set_epoch(0)
+            return sampler
+
+    return ByLength
 
 
 def _reporter(tell: Tell) -> Any:

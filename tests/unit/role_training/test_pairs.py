@@ -134,7 +134,7 @@ def test_a_role_is_a_folders_name(role: str, tmp_path: Path, monkeypatch: pytest
 
 
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("flashagents_runtime._extras.find_missing", lambda modules: ["peft"])
+    monkeypatch.setattr("flashagents_runtime.role_training.trainer.find_missing", lambda modules: ["peft"])
     with pytest.raises(ImportError, match=r"peft is not installed.*flashagents-autogen\[train\]"):
         train_roles(tmp_path, {"plan": [Pair("a", "b")]}, tmp_path / "out")
 
