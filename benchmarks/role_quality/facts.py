@@ -33,23 +33,28 @@ def code_words() -> dict[str, dict[str, str]]:
     }
 
 
-def make(count: int, seed: int, *, boxes: int = 6, turns: int = 6) -> list[Trajectory]:
-    """`count` trajectories; the roles speak in random order, never the same one twice in a row."""
+def make(count: int, seed: int, *, boxes: int = 6, things: int = len(THINGS)) -> list[Trajectory]:
+    """`count` trajectories; the roles speak in random order, never the same one twice in a row.
+
+    Args:
+        boxes: in a list, each asked for once.
+        things: the first ones of THINGS; fewer are easier to learn.
+    """
     rng = random.Random(seed)
     words = code_words()
     out = []
     numbers = rng.sample(range(1000, 1000 + 9 * count), count)
     for n in range(count):
-        things = rng.sample(THINGS, boxes)
-        listing = ", ".join(f"box {i + 1} a {thing}" for i, thing in enumerate(things))
+        lying = rng.sample(THINGS[:things], boxes)
+        listing = ", ".join(f"box {i + 1} a {thing}" for i, thing in enumerate(lying))
         head = f"Store {numbers[n]} holds: {listing}.\n"  # no two begin alike
         segments = [Segment(head)]
         role = ""
-        for box in rng.sample(range(boxes), turns):
+        for box in rng.sample(range(boxes), boxes):
             role = rng.choice([r for r in ROLES if r != role])
             segments += [
                 Segment(f"What is in box {box + 1}?\n{role}:"),
-                Segment(f" {words[role][things[box]]}", role),
+                Segment(f" {words[role][lying[box]]}", role),
             ]
             segments.append(Segment("\n"))
         out.append(Trajectory(head, "facts", tuple(segments)))

@@ -22,11 +22,15 @@ from . import agent_text, facts
 from .trajectories import ROLES, Trajectory, is_test, save, save_pairs
 
 
-def prepare_facts(work: Path, train: int, test: int) -> dict[str, Any]:
+def prepare_facts(work: Path, train: int, test: int, boxes: int, things: int) -> dict[str, Any]:
     """The task of code words: two seeds, one for training and one for the test."""
-    pairs = [pair for trajectory in facts.make(train, seed=1) for pair in trajectory.pairs()]
-    held_out = facts.make(test, seed=2)
-    return _write(work, "facts", pairs, held_out, {})
+    pairs = [
+        pair
+        for trajectory in facts.make(train, seed=1, boxes=boxes, things=things)
+        for pair in trajectory.pairs()
+    ]
+    held_out = facts.make(test, seed=2, boxes=boxes, things=things)
+    return _write(work, "facts", pairs, held_out, {"boxes": boxes, "things": things})
 
 
 def prepare_agents(work: Path, folder: Path, observation: int, test: int | None) -> dict[str, Any]:
@@ -68,8 +72,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--observation", type=int, default=600, help="longest observation, in characters")
     parser.add_argument("--questions", type=int, help="held-out questions of the agents' task; left out, all")
     parser.add_argument("--facts", type=int, nargs=2, default=(400, 80), metavar=("TRAIN", "TEST"))
+    parser.add_argument("--boxes", type=int, default=6)
+    parser.add_argument("--things", type=int, default=len(facts.THINGS))
     args = parser.parse_args(argv)
-    prepare_facts(args.work, *args.facts)
+    prepare_facts(args.work, *args.facts, boxes=args.boxes, things=args.things)
     if args.trajectories is not None:
         prepare_agents(args.work, args.trajectories, args.observation, args.questions)
 
