@@ -13,7 +13,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 ROWS = ROOT / "benchmarks/results/role_quality.jsonl"
 PAGE = ROOT / "docs/quality.md"
-TEXT = Path(__file__).parent / "quality.md"
+TEXT = Path(__file__).parent / "page.txt"
 """The words of the page; figures and tables come where it says `<!-- results -->`."""
 
 ORDER = ("none", "none_again", "full", "droidspeak", "base", "precomputed", "base_lr", "base_lr_own")
