@@ -71,17 +71,23 @@ class EngineJudge:
     def turns(self, asks: Sequence[Ask]) -> list[Said]:
         """See `Judge`."""
         loras = [self.adapters[ask.role] for ask in asks]
+        # Each trajectory by itself: where two begin alike, one would read what the other's role has cached.
+        salts = [f"trajectory {ask.key}" for ask in asks]
         greedy = [
             {"temperature": 0.0, "max_new_tokens": ask.longest, "stop_token_ids": [self.end]} for ask in asks
         ]
         answers = self.engine.engine.generate(
-            input_ids=[ask.ids[: ask.start] for ask in asks], sampling_params=greedy, lora_path=loras
+            input_ids=[ask.ids[: ask.start] for ask in asks],
+            sampling_params=greedy,
+            lora_path=loras,
+            cache_salt=salts,
         )
         # The token before the reference is computed again, since its logits are wanted; all else is cached.
         scored = self.engine.engine.generate(
             input_ids=[[*ask.ids, self.end] for ask in asks],
             sampling_params={"temperature": 0.0, "max_new_tokens": 1, "ignore_eos": True},
             lora_path=loras,
+            cache_salt=salts,
             return_logprob=True,
             logprob_start_len=[ask.start - 1 for ask in asks],
             top_logprobs_num=self.top,

@@ -47,7 +47,7 @@ def make(count: int, seed: int, *, boxes: int = 6, things: int = len(THINGS)) ->
     for n in range(count):
         lying = rng.sample(THINGS[:things], boxes)
         listing = ", ".join(f"box {i + 1} a {thing}" for i, thing in enumerate(lying))
-        head = f"Store {numbers[n]} holds: {listing}.\n"  # no two begin alike
+        head = f"Store {numbers[n]} holds: {listing}.\n"
         segments = [Segment(head)]
         role = ""
         for box in rng.sample(range(boxes), boxes):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks.role_quality import define, prepare, similarity, summarise, train
 from benchmarks.role_quality.cells import Cell, cells
@@ -66,7 +67,8 @@ class HarnessJudge:
             ids, n, more = what(ask)
             rids.append(f"r{self.asked:05}")
             self.asked += 1
-            self.harness.submit(self.harness.request(rids[-1], ask.role, ids, n, **more))
+            salt = f"trajectory {ask.key}"
+            self.harness.submit(self.harness.request(rids[-1], ask.role, ids, n, cache_salt=salt, **more))
         self.harness.run()
         return [(self.harness.answer(rid), self.harness.reqs[rid]) for rid in rids]
 
@@ -80,6 +82,7 @@ def text_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def work(text_model: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Adapters of both sets, trained on the task of code words, and the definitions' records."""
     work = tmp_path_factory.mktemp("work")
+    torch.set_num_threads(1)  # as the scheduler's harness does: what is so small is slower on more
     prepare.main(["--work", str(work), "--facts", "12", "3"])
     common = ["--work", str(work), "--model", str(text_model), "--seeds", "0"]
     sizes = ["--max-pairs", "16", "--epochs", "2", "--learning-rate", "0.02", "--batch-size", "4"]

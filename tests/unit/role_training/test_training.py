@@ -31,6 +31,15 @@ ROLES = ("plan", "action", "reflect")
 RECIPE = Recipe(epochs=6, batch_size=4, micro_batch=2, learning_rate=2e-2, rank=4)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """What is so small is slower on more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_text_model(tmp_path_factory.mktemp("model"))
