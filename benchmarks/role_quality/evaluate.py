@@ -74,7 +74,7 @@ def engine_args(args: argparse.Namespace, teams: int) -> dict[str, Any]:
         found |= {"max_total_tokens": 32768}
     else:
         found |= {"dtype": args.dtype, "mem_fraction_static": 0.5, "max_total_tokens": 300_000}
-        found |= {"attention_backend": args.attention, "cuda_graph_bs_decode": [1, 4, 8, 16, 32]}
+        found |= {"attention_backend": args.attention, "cuda_graph_bs_decode": [1, 8, 16, 32, 64, 96]}
     return found | {name: json.loads(text) for name, _, text in (pair.partition("=") for pair in args.set)}
 
 
@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--schemes", default="none,full,base,base_lr,precomputed")
     parser.add_argument("--questions", type=int, help="the first ones; left out, all")
-    parser.add_argument("--batch", type=int, default=32, help="trajectories at once")
+    parser.add_argument("--batch", type=int, default=96, help="trajectories at once")
     parser.add_argument("--dtype", default="bfloat16", help="on a GPU")
     parser.add_argument("--attention", default="triton", help="of stock and `full` on a GPU")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=JSON", help="server arguments")

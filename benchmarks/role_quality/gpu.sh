@@ -62,7 +62,7 @@ evaluate)
   [ -s "$work/refused.txt" ] || quality evaluate --work "$work" --model "$model" --seeds "$seeds" --refused \
     2>>"$state/evaluate.log" || tail -5 "$state/evaluate.log" ;;
 define)
-  parts=${PARTS:-6}
+  parts=${PARTS:-12}
   for ((i = 0; i < parts; i++)); do
     timeout "$seconds" python3 -m benchmarks.role_quality.define --work "$work" --model "$model" --seeds "$seeds" \
       --device "$device" --part "$i/$parts" --budget-seconds "$seconds" ${DEFINE:-} >"$state/define-$i.log" 2>&1 &
