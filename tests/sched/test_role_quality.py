@@ -83,11 +83,11 @@ def work(text_model: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
     """Adapters of both sets, trained on the task of code words, and the definitions' records."""
     work = tmp_path_factory.mktemp("work")
     torch.set_num_threads(1)  # as the scheduler's harness does: what is so small is slower on more
-    prepare.main(["--work", str(work), "--facts", "12", "3"])
+    prepare.main(["--work", str(work), "--facts", "12", "2"])
     common = ["--work", str(work), "--model", str(text_model), "--seeds", "0"]
     sizes = ["--max-pairs", "16", "--epochs", "2", "--learning-rate", "0.02", "--batch-size", "4"]
     train.main([*common, *sizes, "--micro-batch", "4", "--rank", "4", "--cpu"])
-    define.main([*common, "--questions", "3"])
+    define.main([*common, "--questions", "2"])
     similarity.main([*common, "--texts", "2"])
     return work
 
