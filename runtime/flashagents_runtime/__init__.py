@@ -22,6 +22,7 @@ from .errors import (
     TemplateError,
     ToolCallError,
     TraceFileError,
+    TrainingError,
     UnknownAdapterError,
     UnsupportedFeatureError,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "ToolCallError",
     "ToolDefinition",
     "TraceFileError",
+    "TrainingError",
     "UnknownAdapterError",
     "UnsupportedFeatureError",
     "Usage",
