@@ -109,18 +109,17 @@ class _Shape:
             return None
         config = read_json(model / "config.json")
         names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
-        numbers = [config.get(key) for key in names]
-        if str(config.get("model_type")) not in _PLAIN or not all(_is_count(n) for n in numbers):
+        layers, hidden, heads, inner = (_count(config.get(key)) for key in names)
+        if str(config.get("model_type")) not in _PLAIN or not (layers and hidden and heads and inner):
             return None
-        layers, hidden, heads, inner = (int(n or 0) for n in numbers)
-        head, kv_heads = config.get("head_dim"), config.get("num_key_value_heads")
-        head = head if _is_count(head) else hidden // heads
-        kv_heads = kv_heads if _is_count(kv_heads) else heads
-        return cls(layers, {"hidden": hidden, "q": heads * head, "kv": kv_heads * head, "inner": inner})
+        head = _count(config.get("head_dim")) or hidden // heads
+        kv = (_count(config.get("num_key_value_heads")) or heads) * head
+        return cls(layers, {"hidden": hidden, "q": heads * head, "kv": kv, "inner": inner})
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+def _count(value: Any) -> int:
+    """A whole number above 0, else 0."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 def _rank(config: dict[str, Any]) -> int:
@@ -129,14 +128,14 @@ def _rank(config: dict[str, Any]) -> int:
     targets = config.get("target_modules")
     if str(kind).lower() != "lora":
         raise ModelIntegrityError(f"its peft_type is {kind!r}, not 'LORA'")
-    if not _is_count(rank) or int(rank or 0) > _LARGEST_RANK:
+    if not 0 < _count(rank) <= _LARGEST_RANK:
         raise ModelIntegrityError(f"its rank r is {rank!r}, no number from 1 to {_LARGEST_RANK}")
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not _is_finite(alpha):
         raise ModelIntegrityError(f"its lora_alpha is {alpha!r}, no number")
     texts = [targets] if isinstance(targets, str) else targets
     if not isinstance(texts, list) or not texts or not all(isinstance(t, str) and t for t in texts):
         raise ModelIntegrityError(f"its target_modules are {targets!r}, no list of names")
-    return int(rank or 0)
+    return _count(rank)
 
 
 def _is_finite(value: float) -> bool:
@@ -156,8 +155,8 @@ def _weights(path: Path) -> list[Path]:
         others = sorted(p.name for pattern in ("*.bin", "*.pt") for p in path.glob(pattern))
         if others:
             raise ModelIntegrityError(
-                f"its weights are pickles ({', '.join(others)}), which are not read: load it once with PEFT and "
-                "save_pretrained it, which writes adapter_model.safetensors"
+                f"its weights are pickles ({', '.join(others)}), which are not read: load it with PEFT once "
+                "and save_pretrained it; that writes adapter_model.safetensors"
             )
         raise ModelIntegrityError(f"{path} has no weights (adapter_model.safetensors)")
     return files
