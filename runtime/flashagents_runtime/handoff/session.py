@@ -151,9 +151,10 @@ class PrefillSession:
         """The prompt of the chunk in flight."""
         return None if self._chunk is None else self._chunk.ids
 
-    def prefilled(self, start: int, end: int) -> int:
-        """How many of the prompt's tokens at positions `[start, end)` this session has computed."""
-        return self._by_us.total(end) - self._by_us.total(start)
+    @property
+    def computed(self) -> Intervals:
+        """The prompt's positions whose tokens this session has computed, as they are now."""
+        return self._by_us.copy()
 
     def namespace(self) -> tuple[object, ...]:
         """Sessions with equal values share the radix cache."""
