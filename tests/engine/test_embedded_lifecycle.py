@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flashagents_runtime import EngineDiedError, GenerateRequest, SamplingParams
+from flashagents_runtime import ContextLengthError, EngineDiedError, GenerateRequest, SamplingParams
 from flashagents_runtime.embedded import EmbeddedEngine
 from helpers.scheduler_harness import tiny_model
 
@@ -85,12 +86,38 @@ DEATHS = {
 }
 
 
+async def more_than_the_pool_holds(engine: EmbeddedEngine) -> None:
+    """A pool of 4,096 tokens: what can never fit is refused, all else is served, if need be one by one."""
+
+    async def ask(seed: int, prompt: int, new: int) -> list[int]:
+        rng = random.Random(seed)
+        sampling = SamplingParams(max_new_tokens=new, temperature=0, ignore_eos=True)
+        ids = [rng.randrange(10, 500) for _ in range(prompt)]
+        stream = engine.generate(GenerateRequest(input_ids=ids, sampling=sampling))
+        return [token async for delta in stream for token in delta.token_ids]
+
+    with pytest.raises(ContextLengthError, match=r"KV cache holds 4096 .*max_total_tokens"):
+        await ask(0, 4096, 1)
+    alone = [await ask(seed, 100, 300) for seed in (1, 2)]
+    # Admitted by how long answers have been so far, and then longer: some are retracted and begin again.
+    answers = await asyncio.gather(
+        *(ask(seed, 100, 300) for seed in range(1, 21)), *(ask(seed, 1500, 8) for seed in range(30, 36))
+    )
+    assert [len(answer) for answer in answers] == [300] * 20 + [8] * 6
+    assert answers[:2] == alone
+    state = await engine.state()
+    assert (state.running, state.waiting, state.kv_used) == (0, 0, 0)
+    assert state.kv_cached + state.kv_free == state.kv_total
+
+
 async def test_two_engines_and_every_way_to_die(
-    session_engine: EmbeddedEngine, small_model: str, short_tmp: Path
+    session_engine: EmbeddedEngine, small_model: str, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One test, so that one more engine start serves each death: the next call starts a new host."""
     bystander = await asyncio.create_subprocess_exec("sleep", "600")
+    monkeypatch.setenv("FLASHAGENTS_CHECK", "1")
     engine = EmbeddedEngine(small_model, max_total_tokens=4096)
+    await more_than_the_pool_holds(engine)
     for name, strike in DEATHS.items():
         stream = engine.generate(ENDLESS)
         await anext(stream)
