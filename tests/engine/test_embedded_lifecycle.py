@@ -19,8 +19,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flashagents_runtime import ContextLengthError, EngineDiedError, GenerateRequest, SamplingParams
+from flashagents_runtime import (
+    ContextLengthError,
+    EngineDiedError,
+    EngineStartError,
+    GenerateRequest,
+    SamplingParams,
+)
 from flashagents_runtime.embedded import EmbeddedEngine
+from flashagents_runtime.handoff import Prefiller
+from helpers.cancel_points import descriptors
 from helpers.scheduler_harness import tiny_model
 
 ENDLESS = GenerateRequest(input_ids=list(range(10, 60)), sampling=SamplingParams(ignore_eos=True))
@@ -118,11 +126,15 @@ async def test_two_engines_and_every_way_to_die(
     monkeypatch.setenv("FLASHAGENTS_CHECK", "1")
     engine = EmbeddedEngine(small_model, max_total_tokens=4096)
     await more_than_the_pool_holds(engine)
+    files = 0
     for name, strike in DEATHS.items():
         stream = engine.generate(ENDLESS)
         await anext(stream)
         second = engine.generate(GenerateRequest(input_ids=[5] * 4000))
         waiting = asyncio.create_task(anext(second))
+        prefiller = Prefiller(engine, chunk_size=16)
+        session = prefiller.open()
+        session.extend(list(range(10, 400)))
         token = token_of(engine)
         assert segments(token), "its shared memory does not carry the token"
         pids = [p.pid for p in processes_of(engine).values()]
@@ -135,9 +147,21 @@ async def test_two_engines_and_every_way_to_die(
         with contextlib.suppress(EngineDiedError):  # it may have had its first token before the death
             await waiting
         await second.aclose()
+        await session.settle()
+        assert session.state in ("idle", "stalled")  # its chunk may have been done
+        await prefiller.close()
+        assert not prefiller._sessions
         for pid in pids:
             await gone(pid)
         assert segments(token) == [], name
+        assert asyncio.all_tasks() == {asyncio.current_task()}, name
+        files = files or descriptors()
+        assert descriptors() <= files, name
+    starting = asyncio.create_task(engine.start())
+    await strike_while_starting(engine, starting)
+    with pytest.raises(EngineStartError) as refused:
+        await starting
+    assert refused.value.log_tail
     other = session_engine.generate(ENDLESS)
     assert (await anext(other)).token_ids, "the other engine lives on"
     await other.aclose()
@@ -145,6 +169,18 @@ async def test_two_engines_and_every_way_to_die(
     assert bystander.returncode is None, "an unrelated child of the application lives on"
     bystander.kill()
     await bystander.wait()
+
+
+async def strike_while_starting(engine: EmbeddedEngine, starting: asyncio.Task[object]) -> None:
+    """Kill the scheduler as soon as there is one: it has no model yet."""
+    before = engine._host
+    while not starting.done():
+        await asyncio.sleep(0.02)
+        host = engine._host
+        if host is not before and host is not None and host._process is not None:
+            with contextlib.suppress(psutil.Error, KeyError):  # not there yet
+                processes_of(engine)["scheduler"].kill()
+                return
 
 
 async def gone(pid: int) -> None:
