@@ -233,8 +233,8 @@ async def test_an_upstream_agent_fails_at_any_piece(policy: Policy, said: int, h
 # ---- loops, clocks, callbacks
 
 
-# Sockets of dead loops. Where SGLang was imported before, loops are uvloop's, and one whose warning of an open
-# socket is an error never comes to the end of `close`.
+# Sockets of dead loops. Where SGLang was imported before, loops are uvloop's, and where the warning of an
+# open socket is an error, `close` of such a loop never comes to its end.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("kind", ["scripted", "remote", "embedded"])
