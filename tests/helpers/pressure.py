@@ -59,12 +59,12 @@ def workflows(seed: int, count: int, turns: int, *, history: bool) -> list[list[
     rng = random.Random(seed)
     made = []
     for w in range(count):
-        prompt = tokens(rng, rng.randint(16, 64))
+        prompt = tokens(rng, rng.randint(8, 32))
         turn_list = []
         for t in range(turns):
-            more = tokens(rng, rng.randint(8, 48))
-            prompt = [*prompt, *more] if history else [*more, *tokens(rng, rng.randint(8, 64))]
-            turn_list.append(Turn(f"w{w:03d}t{t}", list(prompt), rng.randint(2, 24), rng.randint(0, 6)))
+            more = tokens(rng, rng.randint(4, 24))
+            prompt = [*prompt, *more] if history else [*more, *tokens(rng, rng.randint(8, 48))]
+            turn_list.append(Turn(f"w{w:03d}t{t}", list(prompt), rng.randint(2, 16), rng.randint(0, 6)))
         made.append(turn_list)
     return made
 
