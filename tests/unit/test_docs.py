@@ -135,7 +135,7 @@ def commands(pages: list[Path]) -> list[Any]:
     out = []
     for page in pages:
         for block in _CONSOLE.findall(page.read_text()):
-            for line in block.splitlines():
+            for line in block.replace("\\\n", " ").splitlines():
                 if line.startswith("$ "):
                     command = re.sub(r"\s+#.*", "", line[2:])
                     out.append(pytest.param(command, id=f"{page.parent.name}/{page.name}: {command}"))
@@ -147,10 +147,18 @@ READMES = [*(ROOT / "examples").rglob("README.md"), *(ROOT / "benchmarks").rglob
 
 @pytest.mark.parametrize("command", commands([*PAGES, *READMES]))
 def test_a_command_names_what_exists(command: str) -> None:
-    program, *words = shlex.split(command)
+    words = shlex.split(command)
+    while re.match(r"[A-Z_]+=", words[0]):  # environment
+        words.pop(0)
+    program, *words = words
     flags = [word.partition("=")[0] for word in words if word.startswith("--")]
     if program == "make":
         assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    elif program.endswith("python") and words[0] == "-m":
+        path = ROOT / f"{words[1].replace('.', '/')}.py"
+        assert path.exists()
+        source = "".join(file.read_text() for file in path.parent.glob("*.py"))
+        assert [flag for flag in flags if f'"{flag}"' not in source] == []
     elif program.endswith("python"):
         source = (ROOT / words[0]).read_text()
         assert [flag for flag in flags if f'"{flag}"' not in source] == []
