@@ -48,7 +48,7 @@ dev: ## set-up for contributors: test tools, build, pre-commit hooks
 audit: ## known weaknesses (pip-audit, needs the index) and licences of the pinned packages
 	@$(SETUP) dev
 	@$(BIN)/python scripts/licences.py --check
-	@for set in cpu cpu-nodeps test dev tools; do \
+	@for set in cpu cpu-nodeps test train dev tools; do \
 		$(BIN)/pip-audit --no-deps --disable-pip --strict -r requirements/$$set.txt || exit 1; done
 
 soak: ## 30 minutes of random workflows (ARGS="--seconds 60 --seed 1 --engine embedded --resume")

@@ -42,6 +42,14 @@ QWEN25_7B: dict[str, Any] = {
     "num_key_value_heads": 4,
     "vocab_size": 152064,
 }
+QWEN25_32B: dict[str, Any] = {
+    "hidden_size": 5120,
+    "intermediate_size": 27648,
+    "num_attention_heads": 40,
+    "num_hidden_layers": 64,
+    "num_key_value_heads": 8,
+    "vocab_size": 152064,
+}
 
 
 def write_config(path: Path, family: str, shape: dict[str, Any], *, dtype: str = "bfloat16") -> Path:

@@ -24,6 +24,7 @@ Figures of a CPU are of shared machines: compare them within one table, not with
 | [hand-off](performance-handoff.md) | an upstream agent's tokens prefilled into the next prompt |
 | [intra-turn cache](performance-intra-turn.md) | concurrent requests that share a cold prefix, on one H200 |
 | [kernels](performance-kernels.md) | Flash-LoRA-Attention beside FA3 and SGLang's kernels, on one H200 |
+| [the papers' workflows](performance-paper.md) | FlashAgents' experiments beside stock SGLang |
 """
 
 TEXTS = {
@@ -55,6 +56,17 @@ tokens of an upstream text in such a prompt that had been prefilled when the req
 is known as a whole and has none). `cached_percent`: of the prompt, found in the cache. Where a model decides
 who speaks, the rest are candidates that were not guessed. A scripted engine prefills at once: what an engine
 has done in time is on the page of the hand-off.
+""",
+    "groupchat_engine": """
+### On a real engine
+
+Conversations taken up by each kind of team on an embedded engine with the default model: the team has read
+the beginning, and its agents go on in the model's own words; who speaks is held to the conversation by
+grammar. Messages and prompts were equal without and with the overlap in all of them. `right_percent`: as
+above. `early_percent`: of the upstream texts in a prompt, tokens whose prefill was done before the upstream
+agent had ended; `warm_percent`: when the request came. `prewarmed_percent`: of the prompt, computed while
+others spoke. On a CPU a chunk takes as long as several decode steps, and texts of 24 tokens are two chunks:
+what an H200 does in time is on the page of the hand-off.
 """,
     "groupchat_overhead": """
 ### What the team layer costs

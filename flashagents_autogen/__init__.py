@@ -11,6 +11,7 @@ from flashagents_runtime import __version__
 from ._client import FlashAgentsChatCompletionClient
 from ._config import FlashAgentsClientConfig
 from ._sampling import CreateArgs
+from ._transcript import TranscriptChatCompletionContext
 from ._usage import FlashRequestUsage
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ __all__ = [
     "FlashSwarm",
     "GroupChatPolicy",
     "TeamFixes",
+    "TranscriptChatCompletionContext",
     "__version__",
     "current_runtime",
     "install",

@@ -26,13 +26,20 @@ from autogen_agentchat.teams import (
     SelectorGroupChat,
     Swarm,
 )
+from autogen_agentchat.tools import AgentTool
 from autogen_core.model_context import (
     BufferedChatCompletionContext,
     HeadAndTailChatCompletionContext,
     UnboundedChatCompletionContext,
 )
 
-from flashagents_autogen import FlashAgentsChatCompletionClient, FlashGroupChatRuntime, GroupChatPolicy
+from flashagents_autogen import (
+    FlashAgentsChatCompletionClient,
+    FlashGroupChatRuntime,
+    FlashMapReduce,
+    GroupChatPolicy,
+)
+from flashagents_autogen.groupchat.turns import Turn
 from flashagents_runtime import GenerateRequest, ScriptedEngine
 from flashagents_runtime.chat import ToolCall
 from flashagents_runtime.handoff.common_prefix import common_prefix
@@ -103,15 +110,20 @@ def say(text: str) -> Reply:
 
 
 def hand_off(text: str, target: str) -> Reply:
-    """A text, and a call that hands off, which is in the tokens alone."""
-    name = f"transfer_to_{target}".lower()
-    raw = f'<tool_call>{{"name": "{name}", "arguments": {{}}}}</tool_call>'
+    """A text, and a call that hands off."""
+    return calls(f"transfer_to_{target}".lower(), text)
+
+
+def calls(name: str, text: str = "", **arguments: str) -> Reply:
+    """A text, and a call of a tool, which is in the tokens alone."""
+    written = json.dumps(arguments)
+    raw = f'<tool_call>{{"name": "{name}", "arguments": {written}}}</tool_call>'
     said = [text[i : i + PIECE] for i in range(0, len(text), PIECE)]
     hidden = [raw[i : i + 6] for i in range(0, len(raw), 6)]
     return Reply(
         text=[*said, *[""] * len(hidden)],
         token_ids=[list(piece.encode()) for piece in (*said, *hidden)],
-        tool_calls=[ToolCall(name=name, arguments="{}")],
+        tool_calls=[ToolCall(name=name, arguments=written)],
     )
 
 
@@ -147,11 +159,20 @@ class QuickEngine(ScriptedEngine):
 
 @dataclass(frozen=True)
 class Play:
-    """A conversation as one kind of team plays it."""
+    """A conversation as one kind of team plays it.
+
+    `ordered`: False where agents speak at the same time and who is done first is a matter of time.
+    """
 
     make: Callable[[Client], Any]
     script: Script
     task: str
+    ordered: bool = True
+
+    def shown(self, messages: Sequence[Any], stop: str | None) -> list[tuple[str, str, str]]:
+        """What was said, in an order that two runs have in common."""
+        found = [(type(m).__name__, m.source, m.to_text()) for m in messages]
+        return [*(found if self.ordered else sorted(found)), ("stop", "", str(stop))]
 
 
 def round_robin(c: Conversation, kind: int) -> Play:
@@ -202,12 +223,16 @@ def _graph(c: Conversation, kind: int, edges: Sequence[tuple[int, int]], count: 
             builder.add_edge(nodes[a], nodes[b])
         return GraphFlow(nodes, builder.build())  # type: ignore[arg-type]
 
+    return Play(make, [_by_number(texts)] * count, c.task)
+
+
+def _by_number(texts: Sequence[str]) -> Callable[[GenerateRequest], Reply]:
     def answer(request: GenerateRequest) -> Reply:
         prompt = bytes(request.input_ids).decode()
         number = int(re.search(r"You are n(\d+)\.", prompt).group(1))  # type: ignore[union-attr]
         return say(texts[number])
 
-    return Play(make, [answer] * count, c.task)
+    return answer
 
 
 def graph_chain(c: Conversation, kind: int) -> Play:
@@ -266,6 +291,29 @@ def society(c: Conversation, kind: int) -> Play:
     return Play(make, [say(text) for text in texts], c.task)
 
 
+def agent_tool(c: Conversation, kind: int) -> Play:
+    """The first of two has a writer behind a tool."""
+    texts = [c.turns[i % len(c.turns)][1] for i in range(4)]
+
+    def make(client: Client) -> Any:
+        tool = AgentTool(agent("writer", client, kind), return_value_as_last_message=True)
+        owner = agent("owner", client, kind, tools=[tool], max_tool_iterations=3)
+        return RoundRobinGroupChat([owner, agent("reader", client, kind)], max_turns=2)
+
+    return Play(make, [calls("writer", task=texts[0]), *(say(text) for text in texts[1:])], c.task)
+
+
+def map_reduce(c: Conversation, kind: int) -> Play:
+    """The first three texts at once, then a fourth that hears them in order."""
+    texts = [c.turns[i % len(c.turns)][1] for i in range(4)]
+
+    def make(client: Client) -> Any:
+        nodes = [agent(f"n{i}", client, kind) for i in range(4)]
+        return FlashMapReduce(nodes[:3], nodes[3], overlap=False)  # until it is attached
+
+    return Play(make, [_by_number(texts)] * 4, c.task, ordered=False)
+
+
 KINDS: dict[str, Callable[[Conversation, int], Play]] = {
     "RoundRobin": round_robin,
     "Selector": selector,
@@ -275,6 +323,8 @@ KINDS: dict[str, Callable[[Conversation, int], Play]] = {
     "MagenticOne": magentic_one,
     "nested": nested,
     "SocietyOfMind": society,
+    "AgentTool": agent_tool,
+    "FlashMapReduce": map_reduce,
 }
 
 
@@ -296,9 +346,14 @@ async def run(play: Play, runtime: FlashGroupChatRuntime | None) -> Outcome:
     numbers = itertools.count()
     with patch("flashagents_autogen._answer._new_id", lambda: f"call{next(numbers):05d}"):
         result = await team.run(task=play.task)
-    messages = [(type(m).__name__, m.source, m.to_text()) for m in result.messages]
+    messages = play.shown(result.messages, result.stop_reason)
     prompts = [r.input_ids for r in engine.requests if r.sampling.max_new_tokens != 0]
-    return Outcome([*messages, ("stop", "", str(result.stop_reason))], prompts)
+    return Outcome(messages, prompts)
+
+
+def readers(name: str, turns: Sequence[Turn]) -> list[Turn]:
+    """The turns without those of mappers, who come after others but do not hear them."""
+    return [turn for turn in turns if name != "FlashMapReduce" or turn.agent == "n3"]
 
 
 def plays(name: str, conversations: Sequence[Conversation]) -> Iterator[tuple[Conversation, Play]]:

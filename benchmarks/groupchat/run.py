@@ -54,7 +54,7 @@ async def hits(kind: str, conversations: list[replay.Conversation]) -> list[Turn
             flash = await replay.run(play, runtime)
             if flash.messages != stock.messages or sorted(flash.prompts) != sorted(stock.prompts):
                 raise AssertionError(f"{kind}: the overlap has changed conversation {conversation.name}")
-            turns += runtime.turns
+            turns += replay.readers(kind, list(runtime.turns))
             runtime.turns.clear()
     return turns
 

@@ -64,9 +64,10 @@ class Sample:
 
 
 class Agents:
-    """A and B on one engine, or A as a stream held to a rate.
+    """A and B on one engine, A on another one, or A as a stream held to a rate.
 
     Args:
+        speaker: the engine that A decodes on; None: B's.
         rate: tokens a second that A is held to, on no engine; None: A decodes on B's engine.
         expected: tell the session how long A's answer will be.
         scale: divides the tokens of the floor.
@@ -79,6 +80,7 @@ class Agents:
         chat: HFChatTokenizer,
         seed: int,
         *,
+        speaker: Engine | None = None,
         rate: float | None = None,
         expected: bool = False,
         scale: int = 1,
@@ -86,6 +88,8 @@ class Agents:
     ) -> None:
         self.engine = engine
         self.prefiller = Prefiller(engine, share=min(float(share), 1.0))
+        # Warm-ups make room for what decodes beside them.
+        self._speaker = self.prefiller if speaker is None else Prefiller(speaker)
         self._chat = chat
         self._rules = CutRules(chat.backend_tokenizer)
         self._texts = Texts(chat.backend_tokenizer, seed)
@@ -93,13 +97,22 @@ class Agents:
         self._expected = expected
         self.new = max(128 // scale, 1)
 
-    def script(self, upstream: int, prefix: int, *, wrong: bool = False) -> Script:
-        """A conversation unlike any before."""
-        told = self._texts.of(prefix)
+    def script(self, upstream: int, prefix: int, *, wrong: bool = False, told: str | None = None) -> Script:
+        """A conversation unlike any before; `told` is a prefix that it shares with others."""
+        told = self._texts.of(prefix) if told is None else told
         guess = self._texts.of(prefix) if wrong else told
         script = Script(self._texts.of(60), self._texts.pieces(upstream), told, guess)
         script.ids = self._ids(self._messages(script.told, "".join(script.said)))
         return script
+
+    def text(self, tokens: int) -> str:
+        """A text unlike any before."""
+        return self._texts.of(tokens)
+
+    async def close(self) -> None:
+        """Close all sessions; the engines stay open."""
+        await self.prefiller.close()
+        await self._speaker.close()
 
     async def warm_heads(self, scripts: list[Script]) -> None:
         """Prefill what comes before A's texts, as a run's start would; for `ours` in its own sessions."""
@@ -184,7 +197,7 @@ class Agents:
         ids = self._ids([ChatMessage(role="user", content=script.question, source="user")])
         request = GenerateRequest(input_ids=ids, sampling=tokens(len(script.said)))
         done = 0
-        async with aclosing(self.prefiller.generate(request)) as stream:
+        async with aclosing(self._speaker.generate(request)) as stream:
             async for delta in stream:
                 if delta.token_ids:
                     sample.arrivals.append(perf_counter())

@@ -10,12 +10,13 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from benchmarks.model_config import QWEN25_7B, write_config
+from benchmarks.model_config import QWEN25_7B, QWEN25_32B, write_config
 
 _ROOT = Path(__file__).parents[2]
 
 SHAPES: dict[str, dict[str, Any]] = {
     "qwen2.5-7b": QWEN25_7B,
+    "qwen2.5-32b": QWEN25_32B,
     "smollm2-135m": {
         "hidden_size": 576,
         "intermediate_size": 1536,

@@ -263,7 +263,7 @@ async def measure(args: argparse.Namespace) -> None:
                 share=args.share,
             )
             await Benchmark(args, engine, agents).run()
-            await agents.prefiller.close()
+            await agents.close()
         finally:
             await engine.close()
 

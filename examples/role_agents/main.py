@@ -1,11 +1,12 @@
-"""Three role agents, LoRA adapters of one backbone, with and without a shared cache.
+"""Three role agents, LoRA adapters of one backbone, with and without a shared cache, and with overlap.
 
     python examples/role_agents/main.py
+    python examples/role_agents/main.py --compare
     python examples/role_agents/main.py --schemes none,full,base,base_lr,precomputed --rounds 2
 
-A planner, an actor and a critic take turns on one growing transcript; the role is in the adapter, so all of
-them read the same prompt. The adapters are random and small, made on the spot: they show what is computed and
-kept, not what role agents can do. For each scheme an engine of its own is started.
+One plans, one acts, one reflects, in turn; the role is in the adapter, and all of them read the same
+transcript. The adapters are random and small, made on the spot: they show what is computed and kept, not what
+role agents can do. For each scheme an engine of its own is started.
 """
 
 from __future__ import annotations
@@ -13,40 +14,44 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from autogen_core.models import SystemMessage, UserMessage
+from autogen_agentchat.agents import AssistantAgent
+from autogen_agentchat.base import ChatAgent
 from rich.console import Console
 from rich.table import Table
 
-from flashagents_autogen import FlashAgentsChatCompletionClient
+from flashagents_autogen import (
+    FlashAgentsChatCompletionClient,
+    FlashRoundRobinGroupChat,
+    TranscriptChatCompletionContext,
+)
+from flashagents_autogen.teams.timeline import Stopwatch, TimedTurn, print_timelines, same_texts
+from flashagents_runtime import FlashAgentsError
 from flashagents_runtime.embedded import EmbeddedEngine
 from flashagents_runtime.model_store import resolve_model
 
-ROLES = ("planner", "actor", "critic")
+ROLES = ("plan", "act", "reflect")
 SYSTEM = (
     "You solve tasks in a team. Read the transcript, then write the next contribution, short and concrete."
 )
 TASK = (
-    "Task: a small town wants to turn its disused railway station into a public place. There are 40,000 "
+    "A small town wants to turn its disused railway station into a public place. There are 40,000 "
     "euros, a roof that leaks in two places, a park next to it, and many volunteers with time on Saturdays. "
     "Find out what people need, choose, and say who does what until summer."
 )
 
 
 @dataclass
-class Turn:
-    """One contribution."""
+class Result:
+    """What one scheme came to: the runs by their titles, and the bytes of KV cached by the first."""
 
-    role: str
-    prompt: int
-    cached: int
-    first_token_ms: float
-    text: str
+    scheme: str
+    runs: dict[str, list[TimedTurn]]
+    kv_bytes: int
 
 
 def write_adapter(folder: Path, model: Path, number: int, rank: int = 8) -> Path:
@@ -90,83 +95,116 @@ def token_bytes(model: Path, itemsize: int) -> int:
     return int(2 * c["num_hidden_layers"] * c["num_key_value_heads"] * head * itemsize)
 
 
-async def converse(engine: EmbeddedEngine, rounds: int, max_tokens: int) -> list[Turn]:
-    """The roles in turn, each by a client of its own on the one engine."""
-    clients = [
-        FlashAgentsChatCompletionClient(engine=engine, lora=role, max_tokens=max_tokens, temperature=0)
-        for role in ROLES
-    ]
-    transcript, turns = TASK, []
-    for i in range(rounds * len(ROLES)):
-        role, client = ROLES[i % len(ROLES)], clients[i % len(ROLES)]
-        before = client.usage
-        messages = [SystemMessage(content=SYSTEM), UserMessage(content=transcript, source="team")]
-        began, first, text = time.perf_counter(), 0.0, ""
-        async for piece in client.create_stream(messages):
-            first = first or time.perf_counter() - began
-            text = piece if isinstance(piece, str) else str(piece.content)
-        spent = client.usage
-        prompt = spent.prompt_tokens - before.prompt_tokens
-        cached = spent.cached_tokens - before.cached_tokens
-        turns.append(Turn(role, prompt, cached, 1e3 * first, text))
-        transcript += f"\n{role}: {text}"
-    for client in clients:
-        await client.close()
-    return turns
+def build_team(
+    engine: EmbeddedEngine, *, overlap: bool, rounds: int = 2, max_tokens: int = 40
+) -> FlashRoundRobinGroupChat:
+    """The roles in turn, each with a client of its own on the one engine, all on one transcript."""
+
+    def agent(role: str) -> ChatAgent:
+        client = FlashAgentsChatCompletionClient(
+            engine=engine, lora=role, max_tokens=max_tokens, temperature=0
+        )
+        return AssistantAgent(
+            role,
+            model_client=client,
+            system_message=SYSTEM,
+            model_context=TranscriptChatCompletionContext(),
+            model_client_stream=True,
+        )
+
+    agents = [agent(role) for role in ROLES]
+    return FlashRoundRobinGroupChat(agents, max_turns=rounds * len(ROLES), overlap=overlap)
 
 
-async def run(scheme: str, model: Path, adapters: dict[str, str], args: argparse.Namespace) -> dict[str, Any]:
-    """One engine, one conversation; the figures of both."""
+async def converse(
+    engine: EmbeddedEngine, *, overlap: bool, rounds: int = 2, max_tokens: int = 40
+) -> list[TimedTurn]:
+    """One conversation on the task, from an empty cache."""
+    await engine.flush_cache()
+    stopwatch = Stopwatch()
+    team = build_team(engine, overlap=overlap, rounds=rounds, max_tokens=max_tokens)
+    async for _ in stopwatch.watch(team, TASK):
+        pass
+    return stopwatch.turns
+
+
+async def run(scheme: str, model: Path, adapters: dict[str, str], options: argparse.Namespace) -> Result:
+    """One engine, one conversation, or two where they are compared; the figures of both."""
+    size = {"rounds": options.rounds, "max_tokens": options.max_tokens}
     async with EmbeddedEngine(model, lora_paths=adapters, lora_sharing=scheme) as engine:
         assert engine.info is not None
-        await converse(engine, 1, 1)  # what the first requests of an engine cost is no matter of sharing
-        await engine.flush_cache()
-        turns = await converse(engine, args.rounds, args.max_tokens)
+        # What the first requests of an engine cost is no matter of sharing.
+        await converse(engine, overlap=False, rounds=1, max_tokens=1)
+        runs = {"overlap off": await converse(engine, overlap=False, **size)}
         state = await engine.state()
         features = (await engine.internal_state())["flashagents"]["features"]
         rows = features.get("lora_sharing", {}).get("token_bytes_rows", 0)
         itemsize = 4 if engine.info.device == "cpu" else 2
-        return {
-            "scheme": scheme,
-            "turns": turns,
-            "computed": sum(t.prompt - t.cached for t in turns),
-            "kv_bytes": state.kv_cached * (token_bytes(model, itemsize) + rows),
-        }
+        if options.compare:
+            runs["overlap on"] = await converse(engine, overlap=True, **size)
+        return Result(scheme, runs, state.kv_cached * (token_bytes(model, itemsize) + rows))
 
 
-def show(results: list[dict[str, Any]], out: Console) -> None:
-    """The turns of the last scheme, and all schemes side by side."""
-    for turn in results[-1]["turns"]:
-        out.print(f"[bold]{turn.role}[/]: {turn.text.strip()}", highlight=False)
+def show(results: list[Result], out: Console) -> None:
+    """The turns of the last scheme, the timelines where runs were compared, and all schemes side by side."""
+    for turn in results[-1].runs["overlap off"]:
+        out.print(f"[bold]{turn.agent}[/]: {turn.text.strip()}", highlight=False)
+    for result in results:
+        if len(result.runs) > 1:
+            out.print()
+            print_timelines(out, {f"{result.scheme}, {title}": run for title, run in result.runs.items()})
+            out.print(f"same answers: {'yes' if same_texts(result.runs) else 'NO'}")
     table = Table(
         "lora_sharing", "prompt tokens", "computed", "cached KV, MB", "hand-offs, ms to first token"
     )
-    for r in results:
-        hand_offs = " ".join(f"{t.first_token_ms:.0f}" for t in r["turns"][1:])
-        prompts = sum(t.prompt for t in r["turns"])
-        table.add_row(r["scheme"], f"{prompts}", f"{r['computed']}", f"{r['kv_bytes'] / 1e6:.1f}", hand_offs)
+    for result in results:
+        turns = result.runs["overlap off"]
+        hand_offs = " ".join(f"{1e3 * (turn.first_token - turn.began):.0f}" for turn in turns[1:])
+        prompts = sum(turn.prompt_tokens for turn in turns)
+        computed = prompts - sum(turn.cached_tokens for turn in turns)
+        table.add_row(result.scheme, f"{prompts}", f"{computed}", f"{result.kv_bytes / 1e6:.1f}", hand_offs)
+    out.print()
     out.print(table)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--model", help="left out: the default small model")
-    parser.add_argument("--schemes", default="none,base_lr")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--max-tokens", type=int, default=40)
-    args = parser.parse_args()
-    out = Console()
-    model = Path(resolve_model(args.model))
+async def play(options: argparse.Namespace, out: Console) -> list[Result]:
+    """Each scheme on an engine of its own."""
+    model = Path(resolve_model(options.model))
+    results = []
     with tempfile.TemporaryDirectory() as folder:
         adapters = {
             role: str(write_adapter(Path(folder), model, number)) for number, role in enumerate(ROLES)
         }
-        results = []
-        for scheme in args.schemes.split(","):
+        for scheme in options.schemes.split(","):
             out.print(f"{scheme}: starting an engine")
-            results.append(asyncio.run(run(scheme, model, adapters, args)))
-    show(results, out)
+            results.append(await run(scheme, model, adapters, options))
+    return results
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 0, 1 for an error of ours (one line), 130 on Ctrl-C."""
+    parser = argparse.ArgumentParser(description="Three role agents, LoRA adapters that share one cache.")
+    parser.add_argument("--model", help="a Hugging Face folder or hub id (default: SmolLM2-135M-Instruct)")
+    parser.add_argument(
+        "--schemes", default="none,base_lr", help="of docs/lora-sharing.md (default: %(default)s)"
+    )
+    parser.add_argument("--rounds", type=int, default=2, help="turns of each role (default: %(default)s)")
+    parser.add_argument("--max-tokens", type=int, default=40, help="longest answer (default: %(default)s)")
+    parser.add_argument(
+        "--compare", action="store_true", help="run without and with overlap, and print both timelines"
+    )
+    out = Console()
+    try:
+        options = parser.parse_args(arguments)
+        show(asyncio.run(play(options, out)), out)
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
+    except (FlashAgentsError, OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -20,14 +20,13 @@ from autogen_core.model_context import (
 from autogen_core.models import LLMMessage
 from autogen_core.tools import StaticStreamWorkbench, StaticWorkbench, ToolSchema, Workbench
 
+from .._transcript import TranscriptChatCompletionContext
+
 T = TypeVar("T")
 
+_UNBOUNDED = (UnboundedChatCompletionContext, TranscriptChatCompletionContext)
 #: Contexts that depend on the number and the kind of messages alone.
-KNOWN_CONTEXTS = (
-    UnboundedChatCompletionContext,
-    BufferedChatCompletionContext,
-    HeadAndTailChatCompletionContext,
-)
+KNOWN_CONTEXTS = (*_UNBOUNDED, BufferedChatCompletionContext, HeadAndTailChatCompletionContext)
 _KNOWN_WORKBENCHES = (StaticWorkbench, StaticStreamWorkbench)
 
 
@@ -49,6 +48,11 @@ def run_through(coroutine: Coroutine[Any, Any, T]) -> T:
 def is_known(context: ChatCompletionContext) -> bool:
     """Whether what this context gives can be worked out."""
     return type(context) in KNOWN_CONTEXTS
+
+
+def keeps_all(context: ChatCompletionContext) -> bool:
+    """Whether this known context gives every message that it was given."""
+    return type(context) in _UNBOUNDED
 
 
 def grow(context: ChatCompletionContext, new: Sequence[LLMMessage]) -> ChatCompletionContext:
@@ -90,6 +94,7 @@ __all__ = [
     "WouldWait",
     "grow",
     "is_known",
+    "keeps_all",
     "list_tools",
     "messages_of",
     "remember",

@@ -182,7 +182,7 @@ def guess_agent(
     else:
         grown = contexts.grow(context, to_model(incoming))
         open_end = not contexts.remember(grown, agent._memory)
-        bounded = type(context) is not contexts.KNOWN_CONTEXTS[0]
+        bounded = not contexts.keeps_all(context)
         if open_end and bounded:
             known = False
         # Of a context that drops messages nothing is certain before all have come.

@@ -33,6 +33,7 @@ from .members import (
     is_assistant,
     manager_of,
     participant_of,
+    task_runners,
     unread,
 )
 from .next_speakers import Next, first_speakers, next_speakers
@@ -238,6 +239,13 @@ class Planner:
                         yield guess
 
     # Agents behind tools.
+
+    def task_given(self, owner: Any, name: str, upstream: Upstream) -> list[Guess]:
+        """Whoever is behind this tool of the owner is asked what upstream says."""
+        tool = next((tool for tool in task_runners(owner) if tool.name == name), None)
+        if tool is None:
+            return []
+        return list(self.entries(tool._task_runner, [upstream.message(0)], [upstream]))
 
     def tool_result(self, owner: Any, tool: Any, inner: Any, upstream: Upstream) -> list[Guess]:
         """What the owner of a tool will be asked when the agent behind the tool has spoken."""

@@ -278,6 +278,11 @@ class FlashGroupChatRuntime:
         scope = speaker.scope
         scope.spawn(self._place(scope, speaker.name, lambda: self._planner.instructed(scope, name, upstream)))
 
+    def plan_task(self, speaker: Speaker, name: str, upstream: Upstream) -> None:
+        """An agent gives a task to an agent or a team behind a tool of this name."""
+        scope, owner = speaker.scope, speaker.key
+        scope.spawn(self._place(scope, speaker.name, lambda: self._planner.task_given(owner, name, upstream)))
+
     def plan_final_answer(self, speaker: Speaker) -> None:
         """MagenticOne's manager has found that the request is satisfied."""
         scope = speaker.scope

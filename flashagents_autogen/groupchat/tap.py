@@ -18,10 +18,11 @@ from flashagents_runtime.handoff import Prefiller
 
 from .._side_channel import ClientCall
 from .guess import Upstream
+from .members import task_runners
 from .next_speakers import handoff_in
 from .scope import Speaker
 from .turns import Expected, Turn
-from .watch import LedgerWatch, ToolNameWatch
+from .watch import LedgerWatch, TaskWatch, ToolNameWatch
 
 if TYPE_CHECKING:
     from .runtime import FlashGroupChatRuntime
@@ -74,6 +75,8 @@ class CallTap:
         self._handoff: HandoffMessage | None = None
         self._ledger: LedgerWatch | None = None
         self._instruction: Upstream | None = None
+        self._task_watch: TaskWatch | None = None
+        self._task: Upstream | None = None
         self._guard(self._begin)
 
     def _begin(self) -> None:
@@ -83,6 +86,9 @@ class CallTap:
             names = [name for name in agent._handoffs if name in shown]
             if names and self.speaker.role == "member":
                 self._tool_watch = ToolNameWatch(side.tokenizer, names)
+        runners = [tool.name for tool in task_runners(agent)] if self.call.call.tools else []
+        if runners and side is not None:
+            self._task_watch = TaskWatch(side.tokenizer, runners)
         if isinstance(agent, MagenticOneOrchestrator):
             self._ledger = LedgerWatch()
 
@@ -100,6 +106,8 @@ class CallTap:
                 self.upstream.say(text)
             if self._tool_watch is not None and delta.token_ids:
                 self._look_for_tools(delta, text)
+            if self._task_watch is not None and delta.token_ids:
+                self._read_task(self._task_watch, delta, text)
             if self._ledger is not None and text:
                 self._read_ledger(self._ledger, text)
         except Exception as error:
@@ -111,6 +119,21 @@ class CallTap:
         if name is not None:
             self._tool_watch = None
             self._hand_off([name], self.upstream.text.strip() or None)
+
+    def _read_task(self, watch: TaskWatch, delta: Delta, text: str) -> None:
+        """A call gives an agent behind a tool its task: that is what it will be asked."""
+        new = watch.feed(delta.token_ids, text)
+        if watch.name is None:
+            return
+        if self._task is None:
+            self._task = Upstream("user")  # as `run(task="...")` has it
+            self._runtime.plan_task(self.speaker, watch.name, self._task)
+        if new:
+            self._task.say(new)
+        if watch.done:
+            self._runtime.note_end(self._task)
+            self._task.end()
+            self._task_watch = None
 
     def _read_ledger(self, ledger: LedgerWatch, text: str) -> None:
         new = ledger.feed(text)
@@ -161,6 +184,9 @@ class CallTap:
     def failed(self, error: BaseException) -> None:
         """See `Tap`."""
         self._guard(lambda: self._runtime.retract(self.speaker, self.upstream))
+        task = self._task
+        if task is not None:
+            self._guard(lambda: self._runtime.retract(self.speaker, task))
 
     def _guard(self, step: Callable[[], Any]) -> None:
         try:

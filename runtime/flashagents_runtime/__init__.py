@@ -22,6 +22,7 @@ from .errors import (
     TemplateError,
     ToolCallError,
     TraceFileError,
+    TrainingError,
     UnsupportedFeatureError,
 )
 from .scripted import Reply, ScriptedEngine
@@ -74,6 +75,7 @@ __all__ = [
     "ToolCallError",
     "ToolDefinition",
     "TraceFileError",
+    "TrainingError",
     "UnsupportedFeatureError",
     "Usage",
     "__version__",

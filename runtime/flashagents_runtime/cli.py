@@ -1,4 +1,4 @@
-"""The command line: `flashagents doctor`, `prepare-model`, `serve`, `top`, `trace`, and `--version`."""
+"""The command line: `flashagents doctor`, `prepare-model`, `serve`, `top`, `trace`, `train-roles`."""
 
 from __future__ import annotations
 
@@ -151,6 +151,87 @@ def top(
             await engine.close()
 
     asyncio.run(look())
+
+
+@app.command()
+def train_roles(
+    roles: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ROLE=FILE...",
+            help='A role\'s name and its pairs, a JSON list of {"input": ..., "output": ...}.',
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Where the adapters go; a cut-off run goes on there.")],
+    model: Annotated[
+        str | None, typer.Option("--model", help="A folder or hub id; left out, the default model.")
+    ] = None,
+    shared_a: Annotated[
+        bool,
+        typer.Option(
+            "--shared-a", help="All roles get the first one's v_proj.lora_A (lora_sharing=base_lr)."
+        ),
+    ] = False,
+    rank: Annotated[int, typer.Option(help="r of the adapters.")] = 8,
+    alpha: Annotated[int, typer.Option(help="lora_alpha; adapters are scaled by alpha / rank.")] = 16,
+    targets: Annotated[str, typer.Option(help="Modules with an adapter.")] = "q_proj,v_proj",
+    dropout: Annotated[float, typer.Option(help="Of the adapters' input.")] = 0.05,
+    epochs: Annotated[float, typer.Option(help="Passes over the pairs.")] = 3.0,
+    batch_size: Annotated[int, typer.Option(help="Pairs a step.")] = 32,
+    micro_batch: Annotated[int, typer.Option(help="Pairs in memory at once.")] = 4,
+    learning_rate: Annotated[float, typer.Option(help="At its peak.")] = 5e-4,
+    warmup: Annotated[float, typer.Option(help="Share of the steps in which it rises.")] = 0.05,
+    max_tokens: Annotated[int, typer.Option(help="Of a pair; longer inputs lose their beginning.")] = 2048,
+    max_pairs: Annotated[int | None, typer.Option(help="Of a role; left out, all.")] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Put inputs into the model's chat template.")] = False,
+    seed: Annotated[int, typer.Option(help="Another one gives other adapters.")] = 0,
+    dtype: Annotated[str, typer.Option(help="Of the backbone: auto, float32, bfloat16.")] = "auto",
+    cpu: Annotated[bool, typer.Option("--cpu", help="Train on the CPU though there is a GPU.")] = False,
+    checkpoint_steps: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 20,
+    plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw the losses.")] = True,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+) -> None:
+    """Train a LoRA adapter for each role; prints their folders. Needs the extra `train`."""
+    from .model_store import resolve_model
+    from .progress import show_progress
+    from .role_training import Recipe
+    from .role_training import train_roles as train
+    from .role_training.command import pair_files, sharing_note
+
+    files = pair_files(roles)
+    recipe = Recipe(
+        rank=rank,
+        alpha=alpha,
+        targets=tuple(part.strip() for part in targets.split(",") if part.strip()),
+        dropout=dropout,
+        epochs=epochs,
+        batch_size=batch_size,
+        micro_batch=micro_batch,
+        learning_rate=learning_rate,
+        warmup=warmup,
+        max_tokens=max_tokens,
+        max_pairs=max_pairs,
+        chat=chat,
+        seed=seed,
+        dtype=dtype,
+    )
+    with show_progress(quiet=quiet) as progress:
+        folder = resolve_model(model, progress=progress)
+        done = train(
+            folder,
+            files,
+            out,
+            recipe,
+            shared_a=shared_a,
+            device="cpu" if cpu else None,
+            checkpoint_steps=checkpoint_steps,
+            plot=plot,
+            progress=progress,
+        )
+    for trained in done:
+        typer.echo(out / trained.role)
+    if note := sharing_note(recipe, shared_a=shared_a):
+        typer.echo(note, err=True)
 
 
 trace_app = typer.Typer(no_args_is_help=True, help="Look at traces that `Trace.save` wrote.")

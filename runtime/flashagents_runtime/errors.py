@@ -20,6 +20,7 @@
     ├── SessionClosedError        a prefill session was used after its end (also a RuntimeError)
     ├── UpstreamFailedError       an upstream agent failed, and what depends on it is aborted
     ├── TraceFileError            a file holds no trace, or one of another version (also a ValueError)
+    ├── TrainingError             role adapters cannot be trained from what was given (also a ValueError)
     └── SeamError                 an SGLang symbol that we hook does not fit the installed release
 
 All of them carry a message for the person at the keyboard: what happened, and what to do.
@@ -137,6 +138,10 @@ class TraceFileError(FlashAgentsError, ValueError):
     """A file holds no trace, or one that another version wrote."""
 
 
+class TrainingError(FlashAgentsError, ValueError):
+    """Role adapters cannot be trained: pairs or recipe are unusable, or the folder holds another training."""
+
+
 class SeamError(FlashAgentsError, RuntimeError):
     """An upstream symbol that we hook is missing or has another shape in the installed SGLang."""
 
@@ -159,6 +164,7 @@ __all__ = [
     "TemplateError",
     "ToolCallError",
     "TraceFileError",
+    "TrainingError",
     "UnsupportedFeatureError",
     "UpstreamFailedError",
 ]

@@ -24,13 +24,16 @@ from autogen_agentchat.teams import (
     SelectorGroupChat,
     Swarm,
 )
+from autogen_agentchat.tools import AgentTool
 
 import flashagents_autogen
 from flashagents_autogen import FlashAgentsChatCompletionClient, FlashGroupChatRuntime, GroupChatPolicy
-from flashagents_autogen.groupchat.turns import Turn
+from flashagents_autogen.groupchat.turns import Turn, hit_rate
 from flashagents_runtime import Delta, GenerateRequest
 from flashagents_runtime.chat_tokenizer import load_chat_tokenizer
 from flashagents_runtime.embedded import EmbeddedEngine
+from helpers.documented import documented, run, shown
+from helpers.examples import load_benchmark
 
 CHUNK = 12
 POLICY = GroupChatPolicy(chunk_size=CHUNK, share=1.0)
@@ -229,6 +232,75 @@ async def test_a_society_of_mind_and_a_team_within_a_team(stage: Stage) -> None:
     turns = await stage.both(make)
     for name in ("bert", "society", "carl", "dora"):
         check(of(turns, name)[-1])
+
+
+TASK_CALL = r'<tool_call>\n\{"name": "writer", "arguments": \{"task": "[A-Za-z ]{60,70}"\}\}\n</tool_call>'
+
+
+async def test_an_agent_behind_a_tool(stage: Stage) -> None:
+    """The call's task streams into the agent behind the tool, and what he says into his owner's prompt."""
+
+    def calls_once(request: GenerateRequest) -> GenerateRequest:
+        if request.format is None or not request.format.tools:
+            return request  # the reflection
+        sampling = msgspec.structs.replace(
+            request.sampling, regex=TASK_CALL, max_new_tokens=100, ignore_eos=False
+        )
+        return msgspec.structs.replace(without_strict_tools(request), sampling=sampling)
+
+    client = stage.with_args(24, engine=Changed(stage.engine, calls_once))
+    brief = stage.with_args(24)
+
+    def make() -> RoundRobinGroupChat:
+        tool = AgentTool(stage.agent("writer", brief), return_value_as_last_message=True)
+        owner = stage.agent("owner", client, tools=[tool], reflect_on_tool_use=True)
+        return RoundRobinGroupChat([owner, stage.agent("reader", brief)], max_turns=2)
+
+    turns = await stage.both(make)
+    assert [turn.agent for turn in turns] == ["owner", "writer", "owner", "reader"]
+    for turn in turns[1:]:
+        check(turn)
+
+
+async def test_a_documented_program_of_autogens(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it stands but for the import, without and with `install()`."""
+    program, printed = documented()["GraphFlow-1"].swapped(), []
+    options = {"temperature": 0, "max_tokens": 14, "ignore_eos": True}
+    for overlap in (False, True):
+        await stage.empty()
+        runtime = flashagents_autogen.install(FlashGroupChatRuntime(POLICY)) if overlap else None
+        try:
+            await asyncio.to_thread(run, program, stage.engine, monkeypatch, **options)
+        finally:
+            flashagents_autogen.uninstall()
+        printed.append(sorted(shown(capsys.readouterr().out).splitlines()))
+        if runtime is not None:
+            await runtime.close()
+            rate = runtime.hit_rate()
+            assert rate.turns == rate.right > 0
+    assert printed[0] == printed[1]
+
+
+SAID = (
+    *(
+        ("planner", "Take the night train to Milan, then go on by noon."),
+        ("critic", "That is a short night."),
+    ),
+    *(("writer", "Then sleep in Lyon"), ("critic", "Better"), ("planner", "So be it")),
+)
+
+
+@pytest.mark.parametrize("kind", ["Selector", "Swarm"])
+async def test_a_conversation_is_taken_up(real_engine: EmbeddedEngine, kind: str) -> None:
+    """A sample of `benchmarks/groupchat/real.py`, which plays real ones. Differences raise."""
+    real = load_benchmark("groupchat/real.py")
+    turns = await real.both(real_engine, kind, [real.replay.Conversation("sample", TASK, SAID)], 8)
+    rate = hit_rate(turns)
+    assert rate.turns >= 2 and any(turn.prewarmed for turn in turns)
+    if kind == "Swarm":
+        assert rate.right == rate.turns
 
 
 async def test_agents_called_by_hand(stage: Stage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 import pytest
 
 from flashagents_autogen import FlashAgentsChatCompletionClient
+from flashagents_autogen.teams.timeline import same_texts
 from flashagents_runtime.embedded import EmbeddedEngine
 from flashagents_runtime.errors import EngineStartError, RequestRejectedError, UnsupportedFeatureError
 from flashagents_runtime.handoff import Prefiller
 from flashagents_runtime.types import GenerateRequest, SamplingParams
+from helpers.examples import load_example
 from helpers.lora_adapters import make_adapter
 from helpers.lora_reference import Backbone, Context, Scores
 
@@ -156,6 +159,22 @@ async def test_clients_speak_through_roles(engine: EmbeddedEngine) -> None:
     assert cached[0] == 0
     assert cached[1] == cached[2]
     assert cached[1]
+
+
+async def test_the_example_says_the_same_with_overlap(engine: EmbeddedEngine) -> None:
+    example = load_example("role_agents")
+    assert example.ROLES == ROLES
+    runs = {}
+    for overlap in (False, True):
+        runs[str(overlap)] = await example.converse(engine, overlap=overlap, rounds=2, max_tokens=8)
+    assert same_texts(runs)
+    off, on = runs.values()
+    assert [turn.agent for turn in on] == list(ROLES) * 2
+    assert sum(turn.prewarmed_tokens for turn in off) == 0
+    assert all(turn.prewarmed_tokens > 0 for turn in on[1:])
+    # One transcript in one cache: whoever comes next finds all but what the last one has said.
+    for before, turn in itertools.pairwise(off):
+        assert turn.cached_tokens >= before.prompt_tokens - 8
 
 
 async def test_what_cannot_be_had_ends_the_start(

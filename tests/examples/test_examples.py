@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, ClassVar
 
 import pytest
 
 from flashagents_runtime import EngineDiedError, GenerateRequest, ScriptedEngine
+from flashagents_runtime.embedded import EmbeddedEngine
 from flashagents_runtime.scripted import Reply
 from flashagents_runtime.trace import Trace
-from helpers.examples import scripted_example
+from helpers.examples import load_example, scripted_example
 
 COMPARED = ("overlap off: ", "overlap on: ", "same answers: yes")
 
@@ -220,3 +223,78 @@ def test_a_vision_model_needs_an_image(
     with pytest.raises(SystemExit):
         example.main(["--vision-model", "x"])
     assert "belong together" in capsys.readouterr().err
+
+
+# ---- role agents
+
+
+FILES = ("adapter_config.json", "adapter_model.safetensors")
+
+
+class ManyRoles(ScriptedEngine):
+    """In the place of an engine with adapters."""
+
+    built: ClassVar[list[Any]] = []
+
+    def __init__(self, model: Path, *, lora_paths: dict[str, str], lora_sharing: str) -> None:
+        super().__init__([says] * 100, context_length=1 << 16)
+        self.adapters, self.scheme = lora_paths, lora_sharing
+        self.found = {name: sorted(p.name for p in Path(path).iterdir()) for name, path in lora_paths.items()}
+        self.built.append(self)
+
+    async def __aenter__(self) -> ManyRoles:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def internal_state(self) -> dict[str, Any]:
+        return {"flashagents": {"features": {}}}
+
+
+@pytest.fixture
+def roles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    example = load_example("role_agents")
+    config = {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(example, "EmbeddedEngine", ManyRoles)
+    monkeypatch.setattr(example, "resolve_model", lambda model: tmp_path)
+    monkeypatch.setattr(ManyRoles, "built", [])
+    return example
+
+
+def test_role_agents_compare(roles: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert roles.main(["--compare", "--rounds", "1"]) == 0
+    printed = capsys.readouterr().out
+    for scheme in ("none", "base_lr"):
+        assert f"{scheme}, overlap off: " in printed and f"{scheme}, overlap on: " in printed
+    assert printed.count("same answers: yes") == 2
+    for engine in ManyRoles.built:
+        assert list(engine.adapters) == list(roles.ROLES)
+        assert set(map(tuple, engine.found.values())) == {
+            ("adapter_config.json", "adapter_model.safetensors")
+        }
+        # A run to warm the engine up, and two that are compared.
+        real = [request for request in engine.requests if request.sampling.max_new_tokens != 0]
+        assert [request.lora for request in real] == list(roles.ROLES) * 3
+        warmed = {request.lora for request in engine.requests if request.sampling.max_new_tokens == 0}
+        assert warmed == {"act", "reflect"}, "each role is warmed under its own adapter"
+
+
+def test_roles_read_one_transcript(roles: ModuleType) -> None:
+    assert roles.main(["--schemes", "none", "--rounds", "2"]) == 0
+    (engine,) = ManyRoles.built
+    texts = [bytes(request.input_ids).decode() for request in engine.requests[3:]]
+    for before, after in itertools.pairwise(texts):
+        said = before.rpartition("<|im_start|>assistant")[0]
+        assert after.startswith(said)
+
+
+def test_an_unknown_scheme_is_one_line(
+    roles: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(roles, "EmbeddedEngine", EmbeddedEngine)
+    assert roles.main(["--schemes", "best"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: lora_sharing must be one of") and len(error.splitlines()) == 1

@@ -12,12 +12,21 @@ import pytest
 from flashagents_autogen import FlashAgentsChatCompletionClient
 from flashagents_runtime import ScriptedEngine
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
 
 
 def load_example(name: str) -> ModuleType:
     """`examples/<name>/main.py`, anew."""
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / name / "main.py")
+    return _load(f"example_{name}", ROOT / "examples" / name / "main.py")
+
+
+def load_benchmark(path: str) -> ModuleType:
+    """`benchmarks/<path>`, anew; it finds its neighbours by itself."""
+    return _load(f"benchmark_{Path(path).stem}", ROOT / "benchmarks" / path)
+
+
+def _load(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where pydantic looks for what annotations mean

@@ -175,6 +175,7 @@ class EmbeddedEngine:
                 waiting = delta.result is None
                 yield delta
         finally:
+            stream.leave()
             if waiting:
                 io.call_soon_threadsafe(host.leave, request.rid)
 

@@ -16,6 +16,13 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+telling = threading.RLock()
+"""Held while the I/O thread wakes another loop, and where a task of that loop says that it no longer waits.
+
+A task that has left is never told anything: its loop may be about to be closed, and `call_soon_threadsafe` on
+a uvloop that is just closing hangs or crashes the process (asyncio's own loops raise RuntimeError).
+"""
+
 _lock = threading.RLock()  # re-entrant: a finalizer may run inside
 _loop: asyncio.AbstractEventLoop | None = None
 _pid: int | None = None
@@ -44,18 +51,24 @@ async def wait(future: concurrent.futures.Future[T]) -> T:
     """
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[None] = loop.create_future()
+    waits = True
 
     def wake() -> None:
         if not waiter.done():
             waiter.set_result(None)
 
     def on_done(_: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the waiter's loop was closed under it
-            loop.call_soon_threadsafe(wake)
+        with telling, contextlib.suppress(RuntimeError):  # the waiter's loop was closed under it
+            if waits:
+                loop.call_soon_threadsafe(wake)
 
     future.add_done_callback(on_done)
-    await waiter
+    try:
+        await waiter
+    finally:
+        with telling:
+            waits = False
     return future.result()
 
 
-__all__ = ["io_loop", "submit", "wait"]
+__all__ = ["io_loop", "submit", "telling", "wait"]

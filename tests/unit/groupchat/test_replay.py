@@ -36,7 +36,10 @@ if folder := os.environ.get("FLASHAGENTS_CONVERSATIONS"):
         CONVERSATIONS += replay.load(file)
 
 #: Every turn of these is certain.
-STATIC = ("RoundRobin", "Swarm", "GraphFlow chain", "GraphFlow fan-out and fan-in")
+STATIC = (
+    *("RoundRobin", "Swarm", "GraphFlow chain", "GraphFlow fan-out and fan-in", "nested", "SocietyOfMind"),
+    *("AgentTool", "FlashMapReduce", "MagenticOne"),
+)
 
 
 @pytest.mark.parametrize("kind", replay.KINDS)
@@ -48,11 +51,11 @@ async def test_the_overlap_changes_nothing(kind: str) -> None:
             flash = await replay.run(play, runtime)
             assert flash.messages == stock.messages, conversation.name
             assert sorted(flash.prompts) == sorted(stock.prompts), conversation.name
-            turns += runtime.turns
+            turns += replay.readers(kind, list(runtime.turns))
             runtime.turns.clear()
         assert not [event for event in runtime.events if event.kind == "error"]
     rate = hit_rate(turns)
-    assert rate.turns > 50
+    assert rate.turns >= 40
     if kind in STATIC:
         assert rate.turns == rate.foreseen == rate.right
     else:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_core import FunctionCall
 from autogen_core.model_context import (
     BufferedChatCompletionContext,
     ChatCompletionContext,
@@ -13,8 +14,10 @@ from autogen_core.model_context import (
     TokenLimitedChatCompletionContext,
     UnboundedChatCompletionContext,
 )
+from autogen_core.models import AssistantMessage, UserMessage
 
-from helpers.overlap import assistant, both, check_covered
+from flashagents_autogen import TranscriptChatCompletionContext
+from helpers.overlap import assistant, both, check_covered, prompts
 
 TEXTS = [f"Answer number {i}: " + f"take the train to city {i}, then walk. " * 4 for i in range(7)]
 NAMES = ("planner", "local", "language")
@@ -32,8 +35,9 @@ def team(client: Any, context: Any = UnboundedChatCompletionContext, **args: Any
         UnboundedChatCompletionContext,
         lambda: BufferedChatCompletionContext(3),
         lambda: HeadAndTailChatCompletionContext(1, 2),
+        TranscriptChatCompletionContext,
     ],
-    ids=["unbounded", "buffered", "head_and_tail"],
+    ids=["unbounded", "buffered", "head_and_tail", "transcript"],
 )
 async def test_every_turn_is_foreseen_and_warm(context: Any, stream: bool) -> None:
     runtime, _ = await both(lambda c: team(c, context, model_client_stream=stream), TEXTS)
@@ -78,6 +82,35 @@ async def test_contexts_that_cannot_be_foreseen_get_their_heads(kind: str) -> No
     turns = list(runtime.turns)
     assert [turn.forecast for turn in turns[1:]] == ["head"] * 6
     assert all(turn.prewarmed > 60 for turn in turns[1:3])
+
+
+async def test_in_a_transcript_every_prompt_goes_on_from_the_one_before() -> None:
+    """Also where the reader has spoken before: what the others cached is his prompt's beginning."""
+
+    def make(client: Any) -> RoundRobinGroupChat:
+        return team(client, TranscriptChatCompletionContext, system_message="You are one of three.")
+
+    runtime, flash = await both(make, TEXTS)
+    texts = [bytes(ids).decode() for ids in prompts(flash._participants[0]._model_client.engine)]
+    ends = [text.rfind(TEXTS[i]) + len(TEXTS[i]) for i, text in enumerate(texts[1:])]
+    for before, after, end in zip(texts[1:], texts[2:], ends, strict=False):
+        assert after[:end] == before[:end]
+    assert all(turn.right for turn in list(runtime.turns)[1:])
+
+
+async def test_a_transcript_is_a_component_and_has_a_state() -> None:
+    context = TranscriptChatCompletionContext([UserMessage(content="Hello.", source="user")])
+    await context.add_message(AssistantMessage(content="Hi.", source="a"))
+    call = AssistantMessage(content=[FunctionCall(id="1", name="look", arguments="{}")], source="a")
+    await context.add_message(call)
+    said = [UserMessage(content="Hello.", source="user"), UserMessage(content="Hi.", source="a"), call]
+    assert await context.get_messages() == said
+    loaded = ChatCompletionContext.load_component(context.dump_component())
+    assert type(loaded) is TranscriptChatCompletionContext
+    await loaded.load_state(await context.save_state())
+    assert await loaded.get_messages() == said
+    await loaded.clear()
+    assert await loaded.get_messages() == []
 
 
 async def test_one_agent_alone() -> None:

@@ -7,11 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_core import SingleThreadedAgentRuntime
 
 from flashagents_autogen import _side_channel
 from flashagents_autogen._side_channel import ClientCall
 from flashagents_runtime import Delta, GenerateRequest
 from helpers.clients import collect, scripted, user
+from helpers.overlap import assistant, both
 
 
 class Tap:
@@ -89,6 +92,29 @@ async def test_a_listener_that_raises_is_passed_over(caplog: pytest.LogCaptureFi
         assert (await client.create([user()])).content == "Hello!"
     assert len(second.taps) == 1
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_nothing_goes_over_autogens_bus(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A team sends and publishes the same messages with the overlap as without it."""
+    sent: list[str] = []
+    for name in ("send_message", "publish_message"):
+        original = getattr(SingleThreadedAgentRuntime, name)
+
+        def counted(self: Any, message: Any, *args: Any, original: Any = original, **more: Any) -> Any:
+            sent.append(type(message).__name__)
+            return original(self, message, *args, **more)
+
+        monkeypatch.setattr(SingleThreadedAgentRuntime, name, counted)
+
+    def make(client: Any) -> RoundRobinGroupChat:
+        agents = [assistant(name, client, model_client_stream=stream) for name in "ab"]
+        return RoundRobinGroupChat(agents, max_turns=4)  # type: ignore[arg-type]
+
+    runtime, _ = await both(make, [f"{i}: and so it goes on for a while, word by word." for i in range(4)])
+    half = len(sent) // 2
+    assert sent[:half] == sent[half:] and half > 4
+    assert runtime.hit_rate().right == 3
 
 
 async def test_nobody_listens() -> None:

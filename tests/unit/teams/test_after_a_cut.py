@@ -158,7 +158,7 @@ async def test_an_agent_that_failed_is_asked_again() -> None:
     ]
 
 
-async def test_turns_of_a_run_that_was_cut_off_do_not_count() -> None:
+async def test_4776_turns_of_a_run_that_was_cut_off_do_not_count() -> None:
     gate = Gate()
     condition = MaxMessageTermination(4)
     team = FlashRoundRobinGroupChat(
@@ -173,7 +173,7 @@ async def test_turns_of_a_run_that_was_cut_off_do_not_count() -> None:
     ]
 
 
-async def test_opted_out_turns_of_the_run_that_was_cut_off_count() -> None:
+async def test_4776_opted_out_turns_of_the_run_that_was_cut_off_count() -> None:
     gate = Gate()
     team = FlashRoundRobinGroupChat(
         [Speaker("a"), Speaker("b", wait=gate)],

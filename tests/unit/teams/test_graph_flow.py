@@ -115,7 +115,7 @@ async def test_our_state_fits_autogens_graph_flow() -> None:
     assert (await conversation(other))[0] == "review: again"
 
 
-async def test_opted_out_a_loop_ends_early_after_loading() -> None:
+async def test_7043_opted_out_a_loop_ends_early_after_loading() -> None:
     off = TeamFixes(graph_state=False)
     team = loop(turns=3, fixes=off)
     await conversation(team, "Go.")

@@ -266,7 +266,7 @@ async def test_an_agent_that_does_not_end_is_named(
             await asyncio.sleep(0)
 
 
-async def test_opted_out_a_team_waits_for_its_agents_as_autogens_does() -> None:
+async def test_7100_opted_out_a_team_waits_for_its_agents_as_autogens_does() -> None:
     gate = Gate()
     deaf = Speaker("deaf", wait=gate)
     team = FlashRoundRobinGroupChat([deaf], max_turns=1, fixes=TeamFixes(stop_at_once=False))
