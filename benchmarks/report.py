@@ -65,8 +65,8 @@ the beginning, and its agents go on in the model's own words; who speaks is held
 grammar. Messages and prompts were equal without and with the overlap in all of them. `right_percent`: as
 above. `early_percent`: of the upstream texts in a prompt, tokens whose prefill was done before the upstream
 agent had ended; `warm_percent`: when the request came. `prewarmed_percent`: of the prompt, computed while
-others spoke. On a CPU a chunk takes as long as several decode steps, and texts of 24 tokens are two chunks:
-what an H200 does in time is on the page of the hand-off.
+others spoke. On a CPU a chunk takes as long as several decode steps, and these texts are a chunk or two: what
+an H200 does in time is on the page of the hand-off.
 """,
     "groupchat_overhead": """
 ### What the team layer costs
@@ -82,6 +82,15 @@ A `Trace` that records, on a scripted engine and one core. `turn_us`: CPU time o
 recorded or not; the difference drowns in noise, so `turn_event_us` and `chunk_event_us` time what is done to
 record a turn and a prefill chunk alone. `event_bytes`: memory of one event in a full ring. `share_percent`:
 of one core, for 64 streams with one turn and two chunks a second each (mark: under 1).
+""",
+    "pressure": """
+## Pressure
+
+10, 50 and 200 workflows of agents on a KV pool too small for them, with the plug-in and prefill sessions
+that help nobody (`ours`), and on SGLang's own cache without either (`stock`), in turns. `forecasts`:
+`none`, eight `wrong` ones at any time that nobody closes, two `huge` ones of two fifths of the pool, eight
+`endless` upstream agents. Mark: the 99th percentile of a request's time at most 1.1 times stock's
+([benchmarks/pressure](../benchmarks/pressure/README.md) says what each figure is).
 """,
     "wire": """
 ## The wire between application and host process

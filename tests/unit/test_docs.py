@@ -135,7 +135,7 @@ def commands(pages: list[Path]) -> list[Any]:
     out = []
     for page in pages:
         for block in _CONSOLE.findall(page.read_text()):
-            for line in re.sub(r"\\\n\s*>?", "", block).splitlines():  # one line of those that go on
+            for line in block.replace("\\\n", " ").splitlines():
                 if line.startswith("$ "):
                     command = re.sub(r"\s+#.*", "", line[2:])
                     out.append(pytest.param(command, id=f"{page.parent.name}/{page.name}: {command}"))
@@ -147,16 +147,20 @@ READMES = [*(ROOT / "examples").rglob("README.md"), *(ROOT / "benchmarks").rglob
 
 @pytest.mark.parametrize("command", commands([*PAGES, *READMES]))
 def test_a_command_names_what_exists(command: str) -> None:
-    words = shlex.split(command.replace("[", "").replace("]", ""))
-    while re.match(r"[A-Z_]+=", words[0]):
-        del words[0]  # the environment
+    words = shlex.split(command)
+    while re.match(r"[A-Z_]+=", words[0]):  # environment
+        words.pop(0)
     program, *words = words
     flags = [word.partition("=")[0] for word in words if word.startswith("--")]
     if program == "make":
         assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    elif program.endswith("python") and words[0] == "-m":
+        path = ROOT / f"{words[1].replace('.', '/')}.py"
+        assert path.exists()
+        source = "".join(file.read_text() for file in path.parent.glob("*.py"))
+        assert [flag for flag in flags if f'"{flag}"' not in source] == []
     elif program.endswith("python"):
-        path = f"{words[1].replace('.', '/')}.py" if words[0] == "-m" else words[0]
-        source = (ROOT / path).read_text()
+        source = (ROOT / words[0]).read_text()
         assert [flag for flag in flags if f'"{flag}"' not in source] == []
     elif program.endswith("flashagents"):
         group = typer.main.get_command(cli.app)
@@ -165,7 +169,7 @@ def test_a_command_names_what_exists(command: str) -> None:
         open_ended = chosen.context_settings.get("ignore_unknown_options")
         assert open_ended or set(flags) <= known
     else:
-        assert (ROOT / program).exists() or Path(program).name in ("pip", "uv", "git")
+        assert (ROOT / program).exists() or program in ("pip", "uv", "flashagents", "git")
 
 
 def names_in(file: str) -> set[str]:

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+from ..adapter_check import check_adapter, check_adapters
 from ..engine_args import check_names
 from ..errors import EngineClosedError, EngineError, UnsupportedFeatureError
 from ..html_tables import engine_html
@@ -68,6 +69,7 @@ class EmbeddedEngine:
         self._pid = os.getpid()
         self._closed = False
         self._info: EngineInfo | None = None
+        self._model_folder: str | None = None
         self._host: HostProcess | None = None
         self._starting: concurrent.futures.Future[EngineInfo] | None = None
         self._listeners: list[ProgressCallback] = []
@@ -143,7 +145,7 @@ class EmbeddedEngine:
     def _resolve_model(self) -> str:
         from ..model_store import resolve_model
 
-        return str(
+        model = str(
             resolve_model(
                 self.model,
                 progress=self._tell,
@@ -151,6 +153,9 @@ class EmbeddedEngine:
                 tokenizer=not self.engine_args.get("skip_tokenizer_init"),
             )
         )
+        check_adapters(self.engine_args.get("lora_paths"), model)
+        self._model_folder = model
+        return model
 
     def _started(self, future: concurrent.futures.Future[EngineInfo]) -> None:
         with self._lock:
@@ -233,9 +238,16 @@ class EmbeddedEngine:
             pinned: keep it among the adapters of a batch (SGLang's `pinned`).
 
         Raises:
-            UnsupportedFeatureError: it does not fit the engine, or its sharing group; the engine goes on.
+            ModelNotFoundError: there is no such folder.
+            ModelIntegrityError: the adapter is broken or not of this model, see `adapter_check`.
+            UnsupportedFeatureError: it does not fit the engine, or its sharing group.
+
+        The engine goes on after each of them.
         """
-        await self._change_lora("load_lora", lora_name=name, lora_path=_absolute(path), pinned=pinned)
+        await self.start()
+        folder = _absolute(path)
+        await asyncio.to_thread(check_adapter, name, folder, self._model_folder)
+        await self._change_lora("load_lora", lora_name=name, lora_path=folder, pinned=pinned)
 
     async def unload_lora(self, name: str) -> None:
         """Unload a LoRA adapter when its requests have ended, and forget what it has cached.
