@@ -83,6 +83,15 @@ recorded or not; the difference drowns in noise, so `turn_event_us` and `chunk_e
 record a turn and a prefill chunk alone. `event_bytes`: memory of one event in a full ring. `share_percent`:
 of one core, for 64 streams with one turn and two chunks a second each (mark: under 1).
 """,
+    "pressure": """
+## Pressure
+
+10, 50 and 200 workflows of agents on a KV pool too small for them, with the plug-in and prefill sessions
+that help nobody (`ours`), and on SGLang's own cache without either (`stock`), in turns. `forecasts`:
+`none`, eight `wrong` ones at any time that nobody closes, two `huge` ones of two fifths of the pool, eight
+`endless` upstream agents. Mark: the 99th percentile of a request's time at most 1.1 times stock's
+([benchmarks/pressure](../benchmarks/pressure/README.md) says what each figure is).
+""",
     "wire": """
 ## The wire between application and host process
 

@@ -1,6 +1,13 @@
-"""Coverage-guided fuzzing (atheris) of what comes from outside: GGUF files, wire frames, server-sent events.
+"""Coverage-guided fuzzing (atheris) of what comes from outside.
 
-    python scripts/fuzz.py --seconds 60 gguf wire events      all three, a minute each
+    python scripts/fuzz.py --seconds 60 gguf wire      these two, a minute each; without names, all
+
+gguf      the conversion of a GGUF file
+adapter   the folder of a LoRA adapter: configuration and weights
+wire      frames of a host process, and of an application
+events    a server's stream
+answers   a server's JSON in all places, its streams and HTTP, over a socket
+calls     arguments, messages, tools, schemas, configs and templates of the client's calls
 
 An input that raises anything but the documented errors is a crash: atheris prints it and stops. Without
 atheris (it has wheels for Linux and CPython 3.11 to 3.13) the same targets are tried with random changes of
@@ -13,6 +20,7 @@ import argparse
 import atexit
 import contextlib
 import importlib
+import json
 import os
 import random
 import shutil
@@ -105,7 +113,63 @@ def events_target() -> tuple[Target, list[bytes]]:
     return target, [seed]
 
 
-TARGETS = {"gguf": gguf_target, "wire": wire_target, "events": events_target}
+_BETWEEN = b"\n---\n"
+
+
+def adapter_target() -> tuple[Target, list[bytes]]:
+    """A LoRA adapter's folder: its configuration, a mark, its weights."""
+    from flashagents_runtime import ModelError
+    from flashagents_runtime.adapter_check import check_adapter
+
+    bad = importlib.import_module("reliability.test_bad_adapters")
+    folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    (folder / "config.json").write_text(json.dumps(bad.MODEL))
+    adapter = folder / "adapter"
+    adapter.mkdir()
+
+    def target(data: bytes) -> None:
+        config, _, weights = data.partition(_BETWEEN)
+        (adapter / "adapter_config.json").write_bytes(config)
+        (adapter / "adapter_model.safetensors").write_bytes(weights)
+        with contextlib.suppress(ModelError):
+            check_adapter("fuzz", adapter, folder)
+
+    config = json.dumps(bad.CONFIG).encode()
+    return target, [config + _BETWEEN + weights for weights in (bad.save(bad.sound()), bad.bfloat16(1.0))]
+
+
+def _properties(module: str) -> tuple[Target, list[bytes]]:
+    """The hypothesis properties of a test module: the first byte chooses one, the others its examples."""
+    tests = vars(importlib.import_module(module))
+    found = [tests[name] for name in sorted(tests) if hasattr(tests[name], "hypothesis")]
+
+    def target(data: bytes) -> None:
+        if data:
+            found[data[0] % len(found)].hypothesis.fuzz_one_input(data[1:])
+
+    rng = random.Random(0)
+    return target, [bytes([i]) + rng.randbytes(600) for i in range(len(found))]
+
+
+def answers_target() -> tuple[Target, list[bytes]]:
+    """A hostile server."""
+    return _properties("reliability.test_hostile_server")
+
+
+def calls_target() -> tuple[Target, list[bytes]]:
+    """Calls of the client."""
+    return _properties("reliability.test_bad_calls")
+
+
+TARGETS = {
+    "gguf": gguf_target,
+    "adapter": adapter_target,
+    "wire": wire_target,
+    "events": events_target,
+    "answers": answers_target,
+    "calls": calls_target,
+}
 
 
 def change(data: bytes, rng: random.Random) -> bytes:
@@ -128,6 +192,8 @@ def change(data: bytes, rng: random.Random) -> bytes:
 def unguided(name: str, seconds: float, seed: int = 0) -> int:
     """Random changes of the seeds; the number of inputs tried. Raises what an input raises."""
     target, seeds = TARGETS[name]()
+    for sound in seeds:  # what is imported at the first call is not in the time
+        target(sound)
     rng = random.Random(seed)
     end = time.monotonic() + seconds
     tried = 0
@@ -147,7 +213,7 @@ def unguided(name: str, seconds: float, seed: int = 0) -> int:
 def guided(name: str, arguments: list[str]) -> None:
     """Runs atheris in this process; it ends the process itself."""
     atheris: Any = importlib.import_module("atheris")
-    with atheris.instrument_imports(include=["flashagents_runtime", "gguf"]):
+    with atheris.instrument_imports(include=["flashagents_autogen", "flashagents_runtime", "gguf"]):
         target, _ = TARGETS[name]()
     atheris.Setup([sys.argv[0], *arguments], target)
     atheris.Fuzz()

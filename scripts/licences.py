@@ -17,7 +17,11 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "licences.md"
-SETS = {"run": ("cpu.txt", "cpu-nodeps.txt"), "test": ("test.txt",), "contributors": ("dev.txt", "tools.txt")}
+SETS = {
+    "run": ("cpu.txt", "cpu-nodeps.txt"),
+    "test": ("test.txt", "train.txt", "docs.txt"),
+    "contributors": ("dev.txt", "tools.txt"),
+}
 
 # What may be beside Apache-2.0 code that does not link it in: everything permissive, and weak copyleft.
 ALLOWED = re.compile(

@@ -32,7 +32,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "requirements"
 SPACE_NEEDED = {"cpu": 4 << 30, "gpu": 16 << 30}
-LEVELS = {"run": (), "test": ("test",), "dev": ("test", "dev"), "docs": ("docs",)}  # and what they add
+# and what they add; tests build the documentation; of `train` no dependencies, which are there
+LEVELS = {
+    "run": (),
+    "test": ("test", "train", "docs"),
+    "dev": ("test", "train", "docs", "dev"),
+    "docs": ("docs",),
+}
+NO_DEPENDENCIES = {"train"}
 
 
 class SetupError(Exception):
@@ -186,7 +193,8 @@ def steps_for(env: Environment, extras: Sequence[str]) -> list[Step]:
     steps.append(Step("project", "flashagents-autogen (this checkout)", project_key, install_project))
     for extra in extras:
         pins = REQUIREMENTS / f"{extra}.txt"
-        steps.append(Step(extra, f"tools for {extra}", digest(pins), install_from("-r", str(pins))))
+        options = ["--no-deps"] if extra in NO_DEPENDENCIES else []
+        steps.append(Step(extra, f"tools for {extra}", digest(pins), install_from(*options, "-r", str(pins))))
     return steps
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +131,7 @@ class SharingEngine:
         scheme: `lora_sharing`.
         roles: names of the adapters.
         folders: their PEFT folders, or None: they are loaded later (`load`).
+        groups: `lora_groups`; None is one group of all.
         server_args: SGLang's, on top of what the scheme needs.
     """
 
@@ -141,6 +142,7 @@ class SharingEngine:
         folders: Sequence[Path] | None = None,
         *,
         cpu: bool,
+        groups: Mapping[str, Sequence[str]] | None = None,
         **server_args: Any,
     ) -> None:
         from sglang.srt.entrypoints.engine import Engine
@@ -171,7 +173,7 @@ class SharingEngine:
         args["radix_cache_backend"] = plugin.CACHE_BACKEND
         os.environ["FLASHAGENTS_DISABLE"] = "intra_turn" if scheme == "none" else ""
         if scheme != "none":
-            args |= {"lora_sharing": scheme, "lora_groups": {"team": list(roles)}}
+            args |= {"lora_sharing": scheme, "lora_groups": groups or {"team": list(roles)}}
             if scheme != "full" and not cpu:
                 args.pop("attention_backend", None)
         args = take_arguments(args, cuda=not cpu)

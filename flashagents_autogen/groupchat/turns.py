@@ -11,6 +11,7 @@ from autogen_core.models import CreateResult
 
 from flashagents_runtime.handoff import CutRules, Downstream, PromptForecast
 from flashagents_runtime.handoff.forecast import strip_text
+from flashagents_runtime.handoff.intervals import Intervals
 
 from .._side_channel import ClientCall
 from .._usage import FlashRequestUsage
@@ -63,6 +64,24 @@ class Expected:
             source.handoff.drop(self.downstream)
 
 
+@dataclass(frozen=True)
+class _Warmth:
+    """What `Turn.slots` is worked out from, without the agents and teams that it came of."""
+
+    forecast: PromptForecast
+    texts: tuple[str, ...]
+    """Of the guess's sources."""
+    rules: CutRules
+    computed: Intervals
+    early: dict[int, tuple[int, int]]
+
+    @classmethod
+    def of(cls, expected: Expected) -> _Warmth:
+        texts = tuple(source.text for source in expected.guess.sources)
+        computed = expected.downstream.session.computed
+        return cls(expected.forecast, texts, expected.rules, computed, dict(expected.early))
+
+
 @dataclass
 class Turn:
     """One request of an agent or a manager.
@@ -88,7 +107,7 @@ class Turn:
     cached: int = 0
     prewarmed: int = 0
     wasted: int = 0
-    _expected: Expected | None = field(default=None, repr=False, compare=False)
+    _warmth: _Warmth | None = field(default=None, repr=False, compare=False)
 
     def finish(self, call: ClientCall, expected: Expected | None, result: CreateResult) -> None:
         """Book the end of the request."""
@@ -104,25 +123,23 @@ class Turn:
         if self.forecast == "message":
             self.right = guess.matches(call.call.messages, call.call.tools)
             if self.right:
-                self._expected = expected
+                self._warmth = _Warmth.of(expected)
 
     @property
     def slots(self) -> list[SlotCoverage]:
         """Worked out when asked for: it tokenises the prompt again."""
-        expected = self._expected
-        if expected is None:
+        warmth = self._warmth
+        if warmth is None:
             return []
-        session, encode = expected.downstream.session, expected.rules.encode
-        text, covered = expected.forecast.head, []
-        for i, (slot, source) in enumerate(
-            zip(expected.forecast.slots, expected.guess.sources, strict=False)
-        ):
+        encode, parts = warmth.rules.encode, warmth.computed
+        text, covered = warmth.forecast.head, []
+        for i, (slot, said) in enumerate(zip(warmth.forecast.slots, warmth.texts, strict=False)):
             start = len(encode(text))
             if not slot.dropped:
-                text += strip_text(source.text, slot.strip)
+                text += strip_text(said, slot.strip)
             end = len(encode(text))
-            warm = session.prefilled(start, min(end, max(self.cached, start)))
-            done, issued = (max(min(n, end) - start, 0) for n in expected.early.get(i, (0, 0)))
+            warm = parts.total(min(end, max(self.cached, start))) - parts.total(start)
+            done, issued = (max(min(n, end) - start, 0) for n in warmth.early.get(i, (0, 0)))
             covered.append(SlotCoverage(start, end, warm, issued, done))
             text += slot.after
         return covered

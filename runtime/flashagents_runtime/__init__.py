@@ -22,6 +22,8 @@ from .errors import (
     TemplateError,
     ToolCallError,
     TraceFileError,
+    TrainingError,
+    UnknownAdapterError,
     UnsupportedFeatureError,
 )
 from .scripted import Reply, ScriptedEngine
@@ -74,6 +76,8 @@ __all__ = [
     "ToolCallError",
     "ToolDefinition",
     "TraceFileError",
+    "TrainingError",
+    "UnknownAdapterError",
     "UnsupportedFeatureError",
     "Usage",
     "__version__",

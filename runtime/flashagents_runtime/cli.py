@@ -1,4 +1,4 @@
-"""The command line: `flashagents doctor`, `prepare-model`, `serve`, `top`, `trace`, and `--version`."""
+"""The command line: `flashagents doctor`, `prepare-model`, `serve`, `top`, `trace`, `train-roles`."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ def doctor(
         bool,
         typer.Option("--quick", help="Compare SGLang's files with its release instead of importing it."),
     ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but what is wrong.")] = False,
 ) -> None:
     """Check versions, device, shims, SGLang seams and folders; exit status 1 if something is wrong.
 
@@ -55,10 +56,13 @@ def doctor(
     """
     from .doctor import Report, examine
 
-    with Console(stderr=True).status("Looking at the installation") as status:
+    with Console(stderr=True, quiet=quiet).status("Looking at the installation") as status:
         report: Report = examine(quick=quick, tell=lambda stage: status.update(f"Looking at {escape(stage)}"))
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
+    elif quiet:
+        for line in report.advice() if not report.ok else []:
+            typer.echo(line)
     else:
         table = Table(box=None, show_header=False)
         table.add_column()
@@ -81,6 +85,7 @@ def prepare_model(
         str | None, typer.Argument(help="A folder or hub id; left out, the default model.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the folder as JSON.")] = False,
 ) -> None:
     """Fetch and check a model, so that the first engine start needs no network; print its folder."""
     from .model_store import resolve_model
@@ -88,7 +93,7 @@ def prepare_model(
 
     with show_progress(quiet=quiet) as progress:
         folder = resolve_model(name, progress=progress)
-    typer.echo(folder)
+    typer.echo(msgspec.json.encode({"model": str(folder)}) if as_json else folder)
 
 
 @app.command(
@@ -107,6 +112,9 @@ def serve(
     max_sessions_per_key: Annotated[
         int, typer.Option(min=0, help="Open SGLang sessions of one API key; 0: no limit.")
     ] = 64,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Show no progress of the model's preparation.")
+    ] = False,
 ) -> None:
     """Serve a model over HTTP, with our plug-in, for clients with `engine_url=`; loopback by default."""
     from .model_store import resolve_model
@@ -120,37 +128,123 @@ def serve(
         sessions_per_key=max_sessions_per_key,
     )
 
-    with show_progress() as progress:
+    with show_progress(quiet=quiet) as progress:
         folder = resolve_model(model, progress=progress)
     run(str(folder), context.args, limits)
 
 
 @app.command()
 def top(
-    url: Annotated[
-        str, typer.Argument(help="A server, of `flashagents serve` or SGLang's own.")
-    ] = "http://127.0.0.1:30000",
+    where: Annotated[
+        str | None,
+        typer.Argument(
+            help="A server's URL, or the id of a process that has embedded engines. Left out: all embedded "
+            "engines of yours, or where there are none http://127.0.0.1:30000."
+        ),
+    ] = None,
     interval: Annotated[float, typer.Option("--interval", min=0.05, help="Seconds between looks.")] = 1.0,
     count: Annotated[
         int | None, typer.Option("--count", min=1, help="Look so often, then end; left out, until Ctrl-C.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line a look.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON line for each engine and look.")
+    ] = False,
 ) -> None:
-    """Watch a running server: its requests, and what its KV cache holds."""
+    """Watch running engines: requests, sessions, pins, cache hits, waste, and what the KV cache holds."""
     import asyncio
     import os
 
-    from .remote import RemoteEngine
-    from .top import watch
+    from .top import source_of, watch
 
     async def look() -> None:
-        engine = RemoteEngine(url, api_key=os.environ.get("FLASHAGENTS_API_KEY"))
+        source = source_of(where, os.environ.get("FLASHAGENTS_API_KEY"))
         try:
-            await watch(engine, url, Console(), interval=interval, count=count, as_json=as_json)
+            await watch(source, Console(), interval=interval, count=count, as_json=as_json)
         finally:
-            await engine.close()
+            await source.close()
 
     asyncio.run(look())
+
+
+@app.command()
+def train_roles(
+    roles: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ROLE=FILE...",
+            help='A role\'s name and its pairs, a JSON list of {"input": ..., "output": ...}.',
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Where the adapters go; a cut-off run goes on there.")],
+    model: Annotated[
+        str | None, typer.Option("--model", help="A folder or hub id; left out, the default model.")
+    ] = None,
+    shared_a: Annotated[
+        bool,
+        typer.Option(
+            "--shared-a", help="All roles get the first one's v_proj.lora_A (lora_sharing=base_lr)."
+        ),
+    ] = False,
+    rank: Annotated[int, typer.Option(help="r of the adapters.")] = 8,
+    alpha: Annotated[int, typer.Option(help="lora_alpha; adapters are scaled by alpha / rank.")] = 16,
+    targets: Annotated[str, typer.Option(help="Modules with an adapter.")] = "q_proj,v_proj",
+    dropout: Annotated[float, typer.Option(help="Of the adapters' input.")] = 0.05,
+    epochs: Annotated[float, typer.Option(help="Passes over the pairs.")] = 3.0,
+    batch_size: Annotated[int, typer.Option(help="Pairs a step.")] = 32,
+    micro_batch: Annotated[int, typer.Option(help="Pairs in memory at once.")] = 4,
+    learning_rate: Annotated[float, typer.Option(help="At its peak.")] = 5e-4,
+    warmup: Annotated[float, typer.Option(help="Share of the steps in which it rises.")] = 0.05,
+    max_tokens: Annotated[int, typer.Option(help="Of a pair; longer inputs lose their beginning.")] = 2048,
+    max_pairs: Annotated[int | None, typer.Option(help="Of a role; left out, all.")] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Put inputs into the model's chat template.")] = False,
+    seed: Annotated[int, typer.Option(help="Another one gives other adapters.")] = 0,
+    dtype: Annotated[str, typer.Option(help="Of the backbone: auto, float32, bfloat16.")] = "auto",
+    cpu: Annotated[bool, typer.Option("--cpu", help="Train on the CPU though there is a GPU.")] = False,
+    checkpoint_steps: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 20,
+    plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw the losses.")] = True,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+) -> None:
+    """Train a LoRA adapter for each role; prints their folders. Needs the extra `train`."""
+    from .model_store import resolve_model
+    from .progress import show_progress
+    from .role_training import Recipe
+    from .role_training import train_roles as train
+    from .role_training.command import pair_files, sharing_note
+
+    files = pair_files(roles)
+    recipe = Recipe(
+        rank=rank,
+        alpha=alpha,
+        targets=tuple(part.strip() for part in targets.split(",") if part.strip()),
+        dropout=dropout,
+        epochs=epochs,
+        batch_size=batch_size,
+        micro_batch=micro_batch,
+        learning_rate=learning_rate,
+        warmup=warmup,
+        max_tokens=max_tokens,
+        max_pairs=max_pairs,
+        chat=chat,
+        seed=seed,
+        dtype=dtype,
+    )
+    with show_progress(quiet=quiet) as progress:
+        folder = resolve_model(model, progress=progress)
+        done = train(
+            folder,
+            files,
+            out,
+            recipe,
+            shared_a=shared_a,
+            device="cpu" if cpu else None,
+            checkpoint_steps=checkpoint_steps,
+            plot=plot,
+            progress=progress,
+        )
+    for trained in done:
+        typer.echo(out / trained.role)
+    if note := sharing_note(recipe, shared_a=shared_a):
+        typer.echo(note, err=True)
 
 
 trace_app = typer.Typer(no_args_is_help=True, help="Look at traces that `Trace.save` wrote.")
@@ -173,7 +267,9 @@ def show(
     trace = Trace.load(file)
     if page is not None:
         other = None if compare is None else Trace.load(compare)
-        typer.echo(trace.save(page, compare=other))
+        with Console(stderr=True).status("Drawing"):
+            saved = trace.save(page, compare=other)
+        typer.echo(saved)
     elif as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(trace.to_dict())).decode())
     else:

@@ -29,7 +29,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["active", "install"]
+__all__ = ["active", "install", "mend_torchvision"]
 
 _installed: list[str] = []
 
@@ -62,14 +62,26 @@ def install() -> list[str]:
         # Last in the list: asked only for what no other finder has.
         sys.meta_path.append(_SglKernelFinder())
         _installed.append("sgl-kernel")
-    if torch.version.cuda is None and importlib.util.find_spec("torchvision") is not None:
-        _on_import("torchvision._meta_registrations", before=_declare_torchvision_ops)
+    if mend_torchvision():
         _installed.append("torchvision")
     _drop_pin_memory(torch)
     _installed.append("pin-memory")
     _on_import("sglang.srt.mem_cache.allocator.paged", after=_page_allocation_without_triton)
     _installed.append("paged-alloc")
     return active()
+
+
+def mend_torchvision() -> bool:
+    """The shim ``torchvision`` alone, for what imports transformers' models without SGLang; idempotent.
+
+    Returns whether it is in place: only beside a CPU build of torch.
+    """
+    import torch
+
+    if torch.version.cuda is not None or importlib.util.find_spec("torchvision") is None:
+        return False
+    _on_import("torchvision._meta_registrations", before=_declare_torchvision_ops)
+    return True
 
 
 class _SglKernelFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -8,6 +8,7 @@
     │   ├── EngineDiedError       it came up and then died; waiting calls raise this
     │   ├── EngineClosedError     the engine was closed by its owner (also a RuntimeError)
     │   └── RequestRejectedError  the engine refused one request (also a ValueError)
+    │       ├── UnknownAdapterError   it names a LoRA adapter that the engine does not have
     │       └── ContextLengthError    prompt + answer do not fit the model's context
     ├── ModelError
     │   ├── ModelNotFoundError    no such folder, or the hub has no such model
@@ -20,6 +21,7 @@
     ├── SessionClosedError        a prefill session was used after its end (also a RuntimeError)
     ├── UpstreamFailedError       an upstream agent failed, and what depends on it is aborted
     ├── TraceFileError            a file holds no trace, or one of another version (also a ValueError)
+    ├── TrainingError             role adapters cannot be trained from what was given (also a ValueError)
     └── SeamError                 an SGLang symbol that we hook does not fit the installed release
 
 All of them carry a message for the person at the keyboard: what happened, and what to do.
@@ -82,6 +84,26 @@ class ContextLengthError(RequestRejectedError):
     """Prompt and answer together are longer than the model's context or the KV cache."""
 
 
+class UnknownAdapterError(RequestRejectedError):
+    """A request names a LoRA adapter that the engine does not have.
+
+    Attributes:
+        name: the adapter.
+        loaded: those that it has, sorted; empty where it has none.
+    """
+
+    def __init__(self, name: str, loaded: Sequence[str] = ()) -> None:
+        self.name = name
+        self.loaded = tuple(sorted(loaded))
+        if self.loaded:
+            there = (
+                f"; it has {', '.join(map(repr, self.loaded))}. Name one of these, or load it (`load_lora`)"
+            )
+        else:
+            there = f', and no other: give it some, engine_args={{"lora_paths": {{{name!r}: "its folder"}}}}'
+        super().__init__(f"the engine has no LoRA adapter {name!r}{there}")
+
+
 class ModelError(FlashAgentsError):
     """Something is wrong with a model on disk or on its way there."""
 
@@ -137,6 +159,10 @@ class TraceFileError(FlashAgentsError, ValueError):
     """A file holds no trace, or one that another version wrote."""
 
 
+class TrainingError(FlashAgentsError, ValueError):
+    """Role adapters cannot be trained: pairs or recipe are unusable, or the folder holds another training."""
+
+
 class SeamError(FlashAgentsError, RuntimeError):
     """An upstream symbol that we hook is missing or has another shape in the installed SGLang."""
 
@@ -159,6 +185,8 @@ __all__ = [
     "TemplateError",
     "ToolCallError",
     "TraceFileError",
+    "TrainingError",
+    "UnknownAdapterError",
     "UnsupportedFeatureError",
     "UpstreamFailedError",
 ]

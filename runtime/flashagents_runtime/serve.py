@@ -68,6 +68,7 @@ def serve(model: str, user_args: Sequence[str], limits: Limits | None = None) ->
 
     Raises:
         UnsupportedFeatureError: arguments with which the limits would not hold.
+        ModelError: a LoRA adapter is broken or is not of this model.
         ImportError: SGLang's HTTP server lacks a package.
         SeamError: the installed SGLang is not the one that this release extends.
     """
@@ -78,6 +79,7 @@ def serve(model: str, user_args: Sequence[str], limits: Limits | None = None) ->
     import torch
 
     from . import sglang_seams as seams
+    from .adapter_check import check_adapters
     from .host.build import default_args, meet_in_a_file
     from .host.children import run_detokenizer_process, run_scheduler_process
     from .lora_sharing.arguments import take_arguments, take_argv
@@ -86,6 +88,7 @@ def serve(model: str, user_args: Sequence[str], limits: Limits | None = None) ->
     seams.require_version()
     cuda = torch.cuda.is_available()
     user_args, sharing = take_argv(user_args)
+    check_adapters(sharing.get("lora_paths"), model)
     defaults = {**default_args(cuda), **_SERVER_ARGS}
     if "lora_sharing" in sharing:
         needed = take_arguments(sharing, cuda=cuda)

@@ -8,6 +8,7 @@ extends it, and in which order, is up to the test.
 ``none``          the agent's own context: K, and V with the agent's low-rank part
 ``full``          K, V as the agent that wrote them computed them; read as they are by all
 ``base_lr``       K, V_base and `x A_v` of the agent that wrote them; the reader adds its own `B`
+``base_lr_own``   the same of adapters that do not share `A_v`: the row is made by the writer's
 ``precomputed``   K, V_base and `x A_j` for all members j; the reader takes its own row and `B`
 ``base``          K and V_base of the agent that wrote them; rows of each agent from its own pass over the
                   context, which reads the shared K and V_base and changes neither (LR prefill)
@@ -68,23 +69,27 @@ class Backbone:
         model: its folder.
         adapters: folders of PEFT adapters by name.
         scheme: see the table above.
+        device: where to compute.
     """
 
-    def __init__(self, model: Path, adapters: Mapping[str, Path], scheme: str) -> None:
+    def __init__(
+        self, model: Path, adapters: Mapping[str, Path], scheme: str, *, device: str = "cpu"
+    ) -> None:
         self.c = json.loads((model / "config.json").read_text())
-        self.w = {name: t.to(F) for name, t in load_file(model / "model.safetensors").items()}
+        self.w = {name: t.to(device, F) for name, t in load_file(model / "model.safetensors").items()}
+        self.device = device
         self.scheme = scheme
         self.layers = self.c["num_hidden_layers"]
         self.q_heads, self.kv_heads = self.c["num_attention_heads"], self.c["num_key_value_heads"]
         self.head = self.c.get("head_dim") or self.c["hidden_size"] // self.q_heads
         theta = self.c.get("rope_theta") or self.c["rope_parameters"]["rope_theta"]
-        self.frequencies = theta ** (-torch.arange(0, self.head, 2, dtype=F) / self.head)
+        self.frequencies = theta ** (-torch.arange(0, self.head, 2, dtype=F, device=device) / self.head)
         self.adapters: dict[str, tuple[dict[str, Any], float]] = {}
         for name, path in adapters.items():
             config = json.loads((path / "adapter_config.json").read_text())
             tensors = load_file(path / "adapter_model.safetensors")
             self.adapters[name] = (
-                {key.removeprefix("base_model.model."): t.to(F) for key, t in tensors.items()},
+                {key.removeprefix("base_model.model."): t.to(device, F) for key, t in tensors.items()},
                 config["lora_alpha"] / config["r"],
             )
 
@@ -107,7 +112,8 @@ class Backbone:
         return scaling * (low @ tensors[name + ".lora_B.weight"].T)
 
     def _rotate(self, x: Any, first: int) -> Any:
-        angle = torch.arange(first, first + len(x), dtype=F)[:, None, None] * self.frequencies
+        places = torch.arange(first, first + len(x), dtype=F, device=self.device)
+        angle = places[:, None, None] * self.frequencies
         a, b = x.chunk(2, -1)
         cos, sin = angle.cos(), angle.sin()
         return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
@@ -118,6 +124,8 @@ class Backbone:
             return {}
         if self.scheme == "base_lr":
             return {"": self._low(x, name, next(iter(self.adapters)))}
+        if self.scheme == "base_lr_own" and agent is not None:
+            return {"": self._low(x, name, agent)}
         if self.scheme == "precomputed":
             return {other: self._low(x, name, other) for other in self.adapters}
         return {agent: self._low(x, name, agent)} if agent is not None else {}
@@ -136,7 +144,7 @@ class Backbone:
         start = held if start is None else start
         again = held - start
         assert list(ids[:again]) == context.tokens[start:]
-        x = self.w["model.embed_tokens.weight"][torch.tensor(list(ids))]
+        x = self.w["model.embed_tokens.weight"][torch.tensor(list(ids), device=self.device)]
         for i in range(self.layers):
             p = f"model.layers.{i}."
             x = x + self._attend(self._norm(x, p + "input_layernorm.weight"), i, context, agent, start, again)
@@ -172,13 +180,14 @@ class Backbone:
             # Rows of an agent that came late to a context begin where they were first computed.
             context.rows[i][name] = torch.cat([held[:start], w])
         value = context.v[i]
-        reads = "" if self.scheme == "base_lr" else agent
+        reads = "" if self.scheme.startswith("base_lr") else agent
         if agent is not None and rows:
             up = self._up(context.rows[i][str(reads)], p + "v_proj", agent)
             value = value + up.view(-1, self.kv_heads, self.head)
         group = self.q_heads // self.kv_heads
         s = torch.einsum("nhd,mhd->hnm", q, context.k[i].repeat_interleave(group, 1)) / self.head**0.5
-        late = torch.arange(len(value))[None] > (start + torch.arange(len(h)))[:, None]
+        places = torch.arange(len(value), device=self.device)
+        late = places[None] > (start + places[: len(h)])[:, None]
         weights = s.masked_fill(late, float("-inf")).softmax(-1)
         out = torch.einsum("hnm,mhd->nhd", weights, value.repeat_interleave(group, 1))
         return self._linear(out.reshape(len(h), -1), p + "o_proj")

@@ -44,6 +44,7 @@ class Request:
     cache_salt: str | None = None
     lora_id: str | None = None
     logprob_start_len: int | None = None
+    top_logprobs: int = 0
     priority: int | None = None
     session_id: str | None = None
     session_params: dict[str, Any] | None = None
@@ -365,7 +366,7 @@ class SchedulerHarness:
             sampling_params=params,
             return_logprob=r.logprob_start_len is not None,
             logprob_start_len=-1 if r.logprob_start_len is None else r.logprob_start_len,
-            top_logprobs_num=0,
+            top_logprobs_num=r.top_logprobs,
             token_ids_logprob=None,
             stream=False,
             extra_key=r.extra_key,

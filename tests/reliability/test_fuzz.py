@@ -42,9 +42,11 @@ def test_a_crash_is_told_with_its_input(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(data: bytes) -> None:
-        raise ZeroDivisionError
+        if data == b"changed":
+            raise ZeroDivisionError
 
     monkeypatch.setitem(fuzz.TARGETS, "broken", lambda: (broken, [b"seed"]))
+    monkeypatch.setattr(fuzz, "change", lambda data, rng: b"changed")
     with pytest.raises(ZeroDivisionError):
         fuzz.unguided("broken", 1.0)
     assert "this input is a crash" in capsys.readouterr().err

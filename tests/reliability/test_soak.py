@@ -47,7 +47,10 @@ async def test_forty_rounds_leave_nothing_and_memory_is_flat(seed: int) -> None:
         tracemalloc.stop()
     early, late = soak.growth(samples)
     assert late - early < 64 << 10, f"{late - early:.0f} bytes more after the same number of workflows"
-    assert set(run.done) == {"chain", "fan", "call", "stream", "cancelled", "left_early", "failing"}
+    assert set(run.done) == {
+        *("chain", "fan", "call", "stream", "team"),
+        *("cancelled", "left_early", "failing", "forgotten"),
+    }
 
 
 async def test_a_wrong_answer_is_found() -> None:
@@ -68,6 +71,10 @@ async def test_a_wrong_answer_is_found() -> None:
 
 def test_growth_is_told() -> None:
     steady, held = [1e6] * 30, [1e8] * 30
-    assert soak.is_flat(steady, held)
-    assert not soak.is_flat(steady, [1e8 * (1 + i / 200) for i in range(30)])
-    assert not soak.is_flat([1e6 + i * 3e5 for i in range(30)], held)
+    growing = [1e8 * (1 + i / 200) for i in range(30)]
+    assert soak.Samples(steady, held).is_flat()
+    assert soak.Samples(steady, held, held).is_flat()
+    assert not soak.Samples(steady, growing).is_flat()
+    assert not soak.Samples([1e6 + i * 3e5 for i in range(30)], held).is_flat()
+    assert not soak.Samples(steady, held, growing).is_flat()
+    assert soak.Samples(steady, held, growing).figures()["engine_ratio"] > 1.04

@@ -37,9 +37,33 @@ def test_the_pinned_sets_satisfy_the_distribution(name: str) -> None:
         assert requirement.specifier.contains(version), f"{requirement} is pinned to {version} in {name}"
 
 
-@pytest.mark.parametrize("name", ["cpu-nodeps.txt", "test.txt", "dev.txt", "docs.txt", "tools.txt"])
+@pytest.mark.parametrize(
+    "name", ["cpu-nodeps.txt", "test.txt", "train.txt", "dev.txt", "docs.txt", "tools.txt"]
+)
 def test_everything_else_is_pinned_too(name: str) -> None:
     assert pins(name)
+
+
+def test_the_extra_for_training_is_pinned_beside_what_it_needs() -> None:
+    extra = {r.name: r for r in map(Requirement, PROJECT["optional-dependencies"]["train"])}
+    pinned = pins("train.txt")
+    assert set(pinned) == {"accelerate", "peft"}
+    for name in pinned:
+        assert extra[name].specifier.contains(pinned[name])
+    for name in ("cpu.txt", "gpu.txt"):
+        # What accelerate and peft require, beside each other.
+        needed = {
+            "huggingface-hub",
+            "numpy",
+            "packaging",
+            "psutil",
+            "pyyaml",
+            "safetensors",
+            "torch",
+            "tqdm",
+            "transformers",
+        }
+        assert needed <= set(pins(name))
 
 
 def test_one_sglang_everywhere() -> None:

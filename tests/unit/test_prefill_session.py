@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
+import msgspec
 import pytest
 
 from flashagents_runtime import (
@@ -320,3 +323,48 @@ async def test_the_start_of_the_engine_is_not_measured(engine: GatedEngine, pref
     await session.settle()
     assert prefiller.curve.measured
     await prefiller.close()
+
+
+class CuttingEngine(GatedEngine):
+    """Computes `most` new tokens of a warm-up, as a server does that has a real request to serve."""
+
+    most = 10
+    forgets = False
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+        if request.sampling.max_new_tokens == 0:
+            end = (0 if self.forgets else self._cached(request)) + self.most
+            request = msgspec.structs.replace(request, input_ids=request.input_ids[:end])
+        async with aclosing(super().generate(request)) as stream:
+            async for delta in stream:
+                yield delta
+
+
+async def test_a_chunk_that_the_server_cuts_is_followed_by_the_rest() -> None:
+    engine = CuttingEngine(["answer"])
+    prefiller = Prefiller(engine, chunk_size=4)
+    session, other = prefiller.open(), prefiller.open()
+    session.extend(ids(range(35)))
+    other.extend(ids(range(3)))
+    for warm in (10, 20, 30, 35):
+        await breathe()
+        await engine.release()
+        assert session.warm == warm
+    assert other.warm == 3 and session.figures.computed == 35 and session.figures.chunks == 4
+    await breathe()
+    assert session.state == "idle" and len(engine.chunks) == 4
+    result = await finish(session, ids(range(36)))
+    assert result.usage.prewarmed_tokens == 35
+    await prefiller.close()
+
+
+async def test_a_session_whose_cache_goes_as_fast_as_it_comes_stops_asking() -> None:
+    engine = CuttingEngine(["answer"])
+    engine.forgets = True
+    session = Prefiller(engine, chunk_size=4).open()
+    session.extend(ids(range(15)))
+    for _ in range(2):
+        await breathe()
+        await engine.release()
+    assert (session.state, session.warm) == ("stalled", 10)
+    await finish(session, ids(range(16)))

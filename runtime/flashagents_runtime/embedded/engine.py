@@ -12,16 +12,21 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+from ..adapter_check import check_adapter, check_adapters
 from ..engine_args import check_names
 from ..errors import EngineClosedError, EngineError, UnsupportedFeatureError
 from ..html_tables import engine_html
 from ..limits import check_request
+from ..looks import Look
 from ..lora_sharing.arguments import adapter_names
 from ..lora_sharing.config import parse
+from ..plugin_figures import numbers
+from ..tally import Tally
 from ..types import Delta, EngineInfo, EngineState, GenerateRequest, Progress, ProgressCallback
 from . import io_thread
 from .host_process import HostProcess
 from .stream import Stream
+from .window import Window
 
 
 class EmbeddedEngine:
@@ -36,6 +41,9 @@ class EmbeddedEngine:
         engine_args: arguments of `sglang.srt.server_args.ServerArgs`, by name. What is left out is
             SGLang's default on a GPU, and fitting values on a machine without one. Besides: `lora_sharing`
             and `lora_groups` (docs/lora-sharing.md).
+
+    Attributes:
+        tally: what it has been asked so far; `flashagents top` shows it.
 
     Raises:
         UnsupportedFeatureError: SGLang has no engine argument of that name (also a ValueError).
@@ -56,10 +64,12 @@ class EmbeddedEngine:
         )
         self.model = None if model is None else str(model)
         self.engine_args = engine_args
+        self.tally = Tally()
         self._lock = threading.RLock()  # re-entrant: a finalizer may close us inside
         self._pid = os.getpid()
         self._closed = False
         self._info: EngineInfo | None = None
+        self._model_folder: str | None = None
         self._host: HostProcess | None = None
         self._starting: concurrent.futures.Future[EngineInfo] | None = None
         self._listeners: list[ProgressCallback] = []
@@ -121,13 +131,21 @@ class EmbeddedEngine:
             self._host = host
         info = await host.start()
         self._info = info
+        await host.open_window(Window(lambda: self._look(host, info)))
         self._tell(Progress("Ready", 1.0))
         return info
+
+    async def _look(self, host: HostProcess, info: EngineInfo) -> Look:
+        """In the I/O thread: what somebody sees who looks at this engine."""
+        server = await host.call("internal_state")
+        ours = server.get("flashagents")
+        state = EngineState(**(ours["kv"] if ours is not None else await host.call("state")))
+        return Look(info=info, state=state, plugin=numbers(server), counts=self.tally.counts(), pid=self._pid)
 
     def _resolve_model(self) -> str:
         from ..model_store import resolve_model
 
-        return str(
+        model = str(
             resolve_model(
                 self.model,
                 progress=self._tell,
@@ -135,6 +153,9 @@ class EmbeddedEngine:
                 tokenizer=not self.engine_args.get("skip_tokenizer_init"),
             )
         )
+        check_adapters(self.engine_args.get("lora_paths"), model)
+        self._model_folder = model
+        return model
 
     def _started(self, future: concurrent.futures.Future[EngineInfo]) -> None:
         with self._lock:
@@ -168,6 +189,8 @@ class EmbeddedEngine:
                     waiting = False
                     raise
                 waiting = delta.result is None
+                if delta.result is not None:
+                    self.tally.answered(request, delta.result.usage)
                 yield delta
         finally:
             stream.leave()
@@ -215,9 +238,16 @@ class EmbeddedEngine:
             pinned: keep it among the adapters of a batch (SGLang's `pinned`).
 
         Raises:
-            UnsupportedFeatureError: it does not fit the engine, or its sharing group; the engine goes on.
+            ModelNotFoundError: there is no such folder.
+            ModelIntegrityError: the adapter is broken or not of this model, see `adapter_check`.
+            UnsupportedFeatureError: it does not fit the engine, or its sharing group.
+
+        The engine goes on after each of them.
         """
-        await self._change_lora("load_lora", lora_name=name, lora_path=_absolute(path), pinned=pinned)
+        await self.start()
+        folder = _absolute(path)
+        await asyncio.to_thread(check_adapter, name, folder, self._model_folder)
+        await self._change_lora("load_lora", lora_name=name, lora_path=folder, pinned=pinned)
 
     async def unload_lora(self, name: str) -> None:
         """Unload a LoRA adapter when its requests have ended, and forget what it has cached.

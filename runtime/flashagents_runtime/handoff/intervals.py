@@ -21,6 +21,12 @@ class Intervals:
                 start, end = min(start, low), max(end, high)
         self._parts = sorted([*kept, (start, end)])
 
+    def copy(self) -> Intervals:
+        """An equal one of its own."""
+        found = Intervals()
+        found._parts = list(self._parts)
+        return found
+
     def cut(self, end: int) -> None:
         """Drop everything from `end` on."""
         self._parts = [(low, min(high, end)) for low, high in self._parts if low < end]

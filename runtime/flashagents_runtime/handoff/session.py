@@ -151,9 +151,10 @@ class PrefillSession:
         """The prompt of the chunk in flight."""
         return None if self._chunk is None else self._chunk.ids
 
-    def prefilled(self, start: int, end: int) -> int:
-        """How many of the prompt's tokens at positions `[start, end)` this session has computed."""
-        return self._by_us.total(end) - self._by_us.total(start)
+    @property
+    def computed(self) -> Intervals:
+        """The prompt's positions whose tokens this session has computed, as they are now."""
+        return self._by_us.copy()
 
     def namespace(self) -> tuple[object, ...]:
         """Sessions with equal values share the radix cache."""
@@ -392,12 +393,15 @@ class PrefillSession:
             elif error is not None:
                 _log.error("a prefill chunk failed; the prompt will be computed later", exc_info=error)
             return
-        cached, end = min(result.usage.cached_tokens, len(chunk.ids)), len(chunk.ids)
+        end = min(result.usage.prompt_tokens, len(chunk.ids))  # the server may have cut it: see `gate.Gate`
+        cached = min(result.usage.cached_tokens, end)
         self.figures.computed += end - cached
         trace_chunk(self, self._prefiller, chunk, "done", end - cached)
-        self._warm = max(self._warm, chunk.valid)
-        self._by_us.add(cached, chunk.valid)
-        self._prefiller.tell_others(self, chunk.ids)
+        self._warm = max(self._warm, min(chunk.valid, end))
+        self._by_us.add(cached, min(chunk.valid, end))
+        self._prefiller.tell_others(self, chunk.ids[:end])
+        if end <= chunk.warm and self._state == "idle":
+            self._state = "stalled"  # what it had is gone faster than it comes
         if chunk.timed:
             self.figures.seconds += seconds
             self._prefiller.observe(chunk.charged, end - cached, seconds, chunk.issued)

@@ -38,6 +38,10 @@ _COMMON_ARGS: dict[str, Any] = {
     "tool_call_parser": "auto",
 }
 
+# SGLang looks into its scheduler for 65 s before a host whose child has failed ends, and all that time the
+# application would wait to hear of it. Whoever wants the dumps sets them to 1.
+_SLOW_DUMPS = ("SGLANG_PYSPY_DUMP_BEFORE_CRASH", "SGLANG_CUDA_COREDUMP_BEFORE_CRASH")
+
 
 def default_args(cuda: bool) -> dict[str, Any]:
     """The arguments of `ServerArgs` that we set where the user does not."""
@@ -73,6 +77,8 @@ def build_engine(
         raise BadArgumentError("incremental_streaming_output=False cannot be had: the client takes deltas")
     if not torch.cuda.is_available() and os.environ.get("FLASHAGENTS_START_METHOD", "fork") == "fork":
         _fork_children()
+    for name in _SLOW_DUMPS:
+        os.environ.setdefault(name, "0")
     _name_shared_memory(token)
     meet_in_a_file(args, f"{tempfile.gettempdir()}/{token}-ranks")
     report("Starting the scheduler", 0.3)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
+from ..adapter_check import adapter_paths
 from .config import ENVIRONMENT, SCHEMES, SharingConfig, parse
 
 ATTENTION = "flashagents"
@@ -57,13 +58,7 @@ def _use_our_attention(out: dict[str, Any], config: SharingConfig) -> None:
 
 def adapter_names(lora_paths: Any) -> list[str]:
     """Names of the adapters in SGLang's `lora_paths`: a mapping, or a list of texts or mappings."""
-    if isinstance(lora_paths, Mapping):
-        return [str(name) for name in lora_paths]
-    names = []
-    for entry in lora_paths or ():
-        name = entry.get("lora_name") if isinstance(entry, Mapping) else str(entry).split("=", 1)[0]
-        names.append(str(name))
-    return names
+    return [name for name, _ in adapter_paths(lora_paths)]
 
 
 def take_argv(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:

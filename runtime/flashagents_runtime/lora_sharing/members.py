@@ -100,7 +100,8 @@ class Members:
         if not same_down(value, first):
             raise Misfit(
                 f"its v_proj.lora_A differs from that of {other!r}; under base_lr all members of a group "
-                'share it bit by bit (train them so, or use "precomputed")'
+                "share it bit by bit (`flashagents train-roles --shared-a` trains them so, "
+                '"precomputed" takes these)'
             )
 
     def forget(self, lora_id: str) -> str | None:

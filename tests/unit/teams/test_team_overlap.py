@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 from typing import Any
+from weakref import ref
 
 import pytest
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.teams import DiGraphBuilder
 
-from flashagents_autogen import FlashAgentsChatCompletionClient, FlashGraphFlow, FlashMapReduce
-from flashagents_autogen.groupchat import FlashGroupChatRuntime, GroupChatPolicy
+from flashagents_autogen import (
+    FlashAgentsChatCompletionClient,
+    FlashGraphFlow,
+    FlashMapReduce,
+    FlashRoundRobinGroupChat,
+)
+from flashagents_autogen.groupchat import FlashGroupChatRuntime, GroupChatPolicy, default_runtime
 from flashagents_runtime import GenerateRequest, Reply, ScriptedEngine
 from helpers.teams import Gate, answered
 
@@ -109,3 +116,26 @@ async def test_a_node_that_does_not_hear_a_branch_is_foreseen_without_it() -> No
         turn = crew.turn(name)
         assert (turn.forecast, turn.right) == ("message", True), name
     await crew.runtime.close()
+
+
+async def test_a_team_that_is_over_can_be_collected() -> None:
+    """The runtime's figures of its turns outlive it, and hold neither its agents nor its conversation."""
+
+    def build() -> FlashRoundRobinGroupChat:
+        client = FlashAgentsChatCompletionClient(engine=ScriptedEngine(TEXTS.values()))
+        agents: list[Any] = [
+            AssistantAgent(name, model_client=client, model_client_stream=True) for name in ("a", "b")
+        ]
+        return FlashRoundRobinGroupChat(agents, max_turns=3)
+
+    runtime = default_runtime()
+    runtime.turns.clear()
+    team = build()
+    await team.run(task="Go.")
+    gone = [ref(team), *(ref(agent) for agent in team._participants)]
+    before = [turn.slots for turn in runtime.turns]
+    del team
+    gc.collect()
+    assert [r() for r in gone] == [None] * 3
+    assert [turn.slots for turn in runtime.turns] == before and any(before)
+    runtime.turns.clear()
