@@ -95,8 +95,8 @@ def flood(rng: random.Random) -> Disturb:
 DISTURBANCES: list[Callable[[random.Random], Disturb]] = [wrong, huge, endless, flood]
 # Workflows, turns of each, and what goes on beside them.
 LOADS: dict[str, list[tuple[int, int, list[Callable[[random.Random], Disturb]]]]] = {
-    "plain": [(10, 4, [wrong]), (50, 1, DISTURBANCES)],
-    "overlap": [(50, 1, [wrong, endless])],
+    "plain": [(10, 4, [wrong]), (50, 2, DISTURBANCES)],
+    "overlap": [(50, 2, [wrong, endless])],
     "page16-chunks": [(200, 1, [wrong]), (10, 4, [huge, flood])],
 }
 
@@ -115,7 +115,9 @@ def test_useless_warm_ups_make_no_real_request_wait(model: Path, settings: str) 
                 line = play(s, load, disturbance(random.Random(1)))
                 check(s, line, line_alone)
                 assert line.admitted == line_alone.admitted
-                assert line.finished == line_alone.finished
+                # With overlap an end is heard of a step later, or in a step that warm-ups had.
+                early = {rid: line_alone.finished[rid] - at for rid, at in line.finished.items()}
+                assert set(early.values()) <= ({0, 1} if "overlap" in extra else {0})
                 assert line.retractions == line_alone.retractions
         figures = plugin.state(s.scheduler.tree_cache)["features"]
         assert figures["warmup_budget"]["chunks"] > 20

@@ -42,6 +42,8 @@ class Gate:
       starts, so none makes its pass longer.
     - Beside decodes warm-ups stay within a `PassBudget`. Those that were held go in one pass together,
       because a pass costs more than its tokens.
+    - No two of their passes follow each other beside decodes, whatever the budget: SGLang prefills first, so
+      warm-ups without end would stop decodes for good.
     - A pass has only as many as keep it within the budget's `longest_pass`, and always one: a real request
       that comes meanwhile has to wait for it.
     - When decodes end, warm-ups wait a moment longer, since a final request is likely to follow.
@@ -63,6 +65,8 @@ class Gate:
         """When the last decode ended."""
         self._in_flight: deque[tuple[float, int, bool]] = deque()
         """Of each warm-up pass launched and not yet processed: when, its tokens, whether decodes waited."""
+        self._went_last = False
+        """The last step was a pass of nothing but warm-ups."""
         self._processed_at = 0.0
         self._pace: float | None = None
         """Seconds a token, in large passes."""
@@ -87,7 +91,10 @@ class Gate:
         if chunked is not None and not is_warm_up(chunked):
             real = [*real, chunked]
         held = [req for req in scheduler.waiting_queue if is_warm_up(req)]
-        in_the_way = self._in_flight if self._decoding else self._clock() - self._decoded_at < _GRACE
+        if self._decoding:
+            in_the_way = bool(self._in_flight) or self._went_last
+        else:
+            in_the_way = self._clock() - self._decoded_at < _GRACE
         if not real and not in_the_way:
             held = self._too_many(held, scheduler)
         if held:
@@ -160,9 +167,11 @@ class Gate:
 
     def launched(self, batch: Any) -> None:
         """A batch is about to run (None: none is)."""
+        self._went_last = False
         if batch is None or not _computes_prompts(batch):
             return
         chunks = [req for req in batch.reqs if is_warm_up(req)]
+        self._went_last = len(chunks) == len(batch.reqs)
         if chunks:
             tokens = sum(req.extend_range.length for req in chunks)
             self._in_flight.append((self._clock(), tokens, self._decoding))
