@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -18,8 +19,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flashagents_runtime import EngineDiedError, GenerateRequest, SamplingParams
+from flashagents_runtime import (
+    ContextLengthError,
+    EngineDiedError,
+    EngineStartError,
+    GenerateRequest,
+    SamplingParams,
+)
 from flashagents_runtime.embedded import EmbeddedEngine
+from flashagents_runtime.handoff import Prefiller
+from helpers.cancel_points import descriptors
 from helpers.scheduler_harness import tiny_model
 
 ENDLESS = GenerateRequest(input_ids=list(range(10, 60)), sampling=SamplingParams(ignore_eos=True))
@@ -85,17 +94,47 @@ DEATHS = {
 }
 
 
+async def more_than_the_pool_holds(engine: EmbeddedEngine) -> None:
+    """A pool of 4,096 tokens: what can never fit is refused, all else is served, if need be one by one."""
+
+    async def ask(seed: int, prompt: int, new: int) -> list[int]:
+        rng = random.Random(seed)
+        sampling = SamplingParams(max_new_tokens=new, temperature=0, ignore_eos=True)
+        ids = [rng.randrange(10, 500) for _ in range(prompt)]
+        stream = engine.generate(GenerateRequest(input_ids=ids, sampling=sampling))
+        return [token async for delta in stream for token in delta.token_ids]
+
+    with pytest.raises(ContextLengthError, match=r"KV cache holds 4096 .*max_total_tokens"):
+        await ask(0, 4096, 1)
+    alone = [await ask(seed, 100, 300) for seed in (1, 2)]
+    # Admitted by how long answers have been so far, and then longer: some are retracted and begin again.
+    answers = await asyncio.gather(
+        *(ask(seed, 100, 300) for seed in range(1, 21)), *(ask(seed, 1500, 8) for seed in range(30, 36))
+    )
+    assert [len(answer) for answer in answers] == [300] * 20 + [8] * 6
+    assert answers[:2] == alone
+    state = await engine.state()
+    assert (state.running, state.waiting, state.kv_used) == (0, 0, 0)
+    assert state.kv_cached + state.kv_free == state.kv_total
+
+
 async def test_two_engines_and_every_way_to_die(
-    session_engine: EmbeddedEngine, small_model: str, short_tmp: Path
+    session_engine: EmbeddedEngine, small_model: str, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One test, so that one more engine start serves each death: the next call starts a new host."""
     bystander = await asyncio.create_subprocess_exec("sleep", "600")
+    monkeypatch.setenv("FLASHAGENTS_CHECK", "1")
     engine = EmbeddedEngine(small_model, max_total_tokens=4096)
+    await more_than_the_pool_holds(engine)
+    files = 0
     for name, strike in DEATHS.items():
         stream = engine.generate(ENDLESS)
         await anext(stream)
         second = engine.generate(GenerateRequest(input_ids=[5] * 4000))
         waiting = asyncio.create_task(anext(second))
+        prefiller = Prefiller(engine, chunk_size=16)
+        session = prefiller.open()
+        session.extend(list(range(10, 400)))
         token = token_of(engine)
         assert segments(token), "its shared memory does not carry the token"
         pids = [p.pid for p in processes_of(engine).values()]
@@ -109,9 +148,21 @@ async def test_two_engines_and_every_way_to_die(
         with contextlib.suppress(EngineDiedError):  # it may have had its first token before the death
             await waiting
         await second.aclose()
+        await session.settle()
+        assert session.state in ("idle", "stalled")  # its chunk may have been done
+        await prefiller.close()
+        assert not prefiller._sessions
         for pid in pids:
             await gone(pid)
         assert segments(token) == [], name
+        assert asyncio.all_tasks() == {asyncio.current_task()}, name
+        files = files or descriptors()
+        assert descriptors() <= files, name
+    starting = asyncio.create_task(engine.start())
+    await strike_while_starting(engine, starting)
+    with pytest.raises(EngineStartError) as refused:
+        await starting
+    assert refused.value.log_tail
     other = session_engine.generate(ENDLESS)
     assert (await anext(other)).token_ids, "the other engine lives on"
     await other.aclose()
@@ -119,6 +170,18 @@ async def test_two_engines_and_every_way_to_die(
     assert bystander.returncode is None, "an unrelated child of the application lives on"
     bystander.kill()
     await bystander.wait()
+
+
+async def strike_while_starting(engine: EmbeddedEngine, starting: asyncio.Task[object]) -> None:
+    """Kill the scheduler as soon as there is one: it has no model yet."""
+    before = engine._host
+    while not starting.done():
+        await asyncio.sleep(0.02)
+        host = engine._host
+        if host is not before and host is not None and host._process is not None:
+            with contextlib.suppress(psutil.Error, KeyError):  # not there yet
+                processes_of(engine)["scheduler"].kill()
+                return
 
 
 async def gone(pid: int) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from flashagents_runtime.intra_turn.publish import Publisher
+from flashagents_runtime.scheduling.gate import Gate
+from flashagents_runtime.scheduling.pins import Pins
 from helpers.scheduler_harness import Request, SchedulerHarness, tiny_model
 
 pytestmark = pytest.mark.engine
@@ -23,14 +25,25 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield tiny_model(tmp_path_factory.mktemp("models"))
 
 
-@pytest.mark.parametrize("method", ["begin_pass", "publish", "end_pass"])
+@pytest.mark.parametrize(
+    ("part", "method"),
+    [
+        (Publisher, "begin_pass"),
+        (Publisher, "publish"),
+        (Publisher, "end_pass"),
+        (Gate, "hold"),
+        (Gate, "offered"),
+        (Gate, "processed"),
+        (Pins, "finished"),
+    ],
+)
 def test_a_hook_that_raises_is_not_passed_over(
-    model: Path, method: str, monkeypatch: pytest.MonkeyPatch
+    model: Path, part: type[Any], method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SGLang's loop ends with it, and the host with that: waiting calls raise EngineDiedError."""
     rng = random.Random(1)
     prompts = [[rng.randrange(4, 500) for _ in range(60)] for _ in range(4)]
-    original = getattr(Publisher, method)
+    original = getattr(part, method)
     calls = 0
 
     def fails_at_third(self: Any, *args: Any) -> Any:
@@ -43,7 +56,7 @@ def test_a_hook_that_raises_is_not_passed_over(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with SchedulerHarness(model) as scheduler:
-            monkeypatch.setattr(Publisher, method, fails_at_third)
+            monkeypatch.setattr(part, method, fails_at_third)
             scheduler.submit(*[Request(f"r{i}", p, 2) for i, p in enumerate(prompts)])
             with pytest.raises(RuntimeError, match="the hook fell over"):
                 scheduler.run()

@@ -70,6 +70,7 @@ def shared(model: Path, request: pytest.FixtureRequest) -> Iterator[SchedulerHar
 def s(shared: SchedulerHarness) -> SchedulerHarness:
     shared.flush()
     shared.reqs.clear()
+    pins_of(shared).most = POOL / 2
     return shared
 
 
@@ -84,6 +85,7 @@ def test_pinned_kv_outlives_what_was_used_later(s: SchedulerHarness) -> None:
 
 
 def test_the_oldest_pin_goes_first_and_from_its_end(s: SchedulerHarness) -> None:
+    pins_of(s).most = POOL
     heads = {name: ids(10 + i, 144) for i, name in enumerate("abc")}
     for name, head in heads.items():
         s.submit(warm(name, head))
@@ -95,6 +97,35 @@ def test_the_oldest_pin_goes_first_and_from_its_end(s: SchedulerHarness) -> None
     assert cached(s, heads["a"]) == cached(s, heads["c"]) == 144
     assert cached(s, heads["b"]) < 144
     assert pins_of(s).evicted_tokens > 0
+
+
+def test_sessions_that_come_to_nothing_leave_half_of_the_pool_to_the_others(s: SchedulerHarness) -> None:
+    """An agent's conversation is still there at its next turn, whatever was forecast wrongly meanwhile."""
+    said, n = ids(1, 160), 0
+    for turn in range(3):
+        s.submit(Request(f"turn{turn}", said, max_new_tokens=4))
+        s.run()
+        assert s.reqs[f"turn{turn}"].cached_tokens >= (n // s.scheduler.page_size) * s.scheduler.page_size
+        n = len(said)
+        for i in range(12):
+            s.submit(warm(f"never{turn}-{i}", ids(100 + 12 * turn + i, 112)))
+            s.run()
+        said = [*said, *ids(40 + turn, 16)]
+    assert pins_of(s).gave_way > 20
+
+
+def test_what_a_closed_session_left_goes_before_what_others_use(s: SchedulerHarness) -> None:
+    from sglang.srt.managers.io_struct import CloseSessionReqInput
+
+    said, wrong = ids(1, 192), ids(2, 192)
+    s.submit(Request("said", said, max_new_tokens=1))
+    s.run()
+    s.submit(warm("one", wrong))
+    s.run()
+    s.send(CloseSessionReqInput(session_id="one"))
+    press(s, 256)  # as much as is free, and the half of what the session left
+    assert cached(s, said) == 192
+    assert cached(s, wrong) < 96
 
 
 def test_a_real_request_takes_all_that_is_pinned_without_waiting(s: SchedulerHarness) -> None:

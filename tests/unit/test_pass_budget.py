@@ -97,7 +97,11 @@ def test_a_share_must_be_above_0() -> None:
 @pytest.mark.parametrize("value", ["0", "-1", "soon", "nan"])
 @pytest.mark.parametrize(
     ("variable", "feature"),
-    [("FLASHAGENTS_PIN_TTL", SoftPins()), ("FLASHAGENTS_WARMUP_SHARE", WarmupBudgetFeature())],
+    [
+        ("FLASHAGENTS_PIN_TTL", SoftPins()),
+        ("FLASHAGENTS_PIN_SHARE", SoftPins()),
+        ("FLASHAGENTS_WARMUP_SHARE", WarmupBudgetFeature()),
+    ],
 )
 def test_settings_are_checked_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch, variable: str, feature: SoftPins | WarmupBudgetFeature, value: str

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flashagents_runtime.scheduling.pins import PinnedLast, Pins
+from flashagents_runtime.scheduling.pins import PinnedLast, Pins, mark_used, mark_warm_only
 
 
 @dataclass(eq=False)
@@ -103,6 +103,50 @@ def test_an_evicted_pin_moves_up_and_ends_at_the_root(pins: Pins) -> None:
     assert list(pins.findings({upper})) == []
     pins.evicted(upper)
     assert len(pins) == 0 and list(pins.findings(set())) == []
+
+
+def path(parent: Node, first: int, *lengths: int) -> list[Node]:
+    """Nodes one below the other, the uppermost below `parent`."""
+    nodes = []
+    for i, length in enumerate(lengths):
+        parent = Node(first + i, parent, key=[0] * length)
+        nodes.append(parent)
+    return nodes
+
+
+def test_pins_hold_their_share_and_the_newest_of_them_stay(clock: Clock) -> None:
+    pins = Pins(10.0, clock, most=10)
+    head, old, new = path(Node(0, None), 1, 4, 3, 3)
+    branch, large = path(head, 4, 4, 20)
+    pins.pin("old", old)
+    pins.pin("new", new)  # 10 tokens with its path, of which "old" has 7
+    pins.within_share()
+    assert "old" in pins and "new" in pins and pins.gave_way == 0
+    pins.pin("branch", branch)  # 8 with its head, which counts once: 2 are left for "new" and "old"
+    pins.within_share()
+    assert [s for s in ("old", "new", "branch") if s in pins] == ["branch"] and pins.gave_way == 2
+    pins.pin("small", head)
+    pins.within_share()
+    assert "branch" in pins and "small" in pins
+    pins.pin("large", large)
+    pins.within_share()
+    assert len(pins) == 2 and "large" not in pins, "what fits nobody's share costs the others nothing"
+
+
+def test_what_warm_ups_left_behind_goes_first(pins: Pins) -> None:
+    root = Node(0, None)
+    head, own, tail = path(root, 1, 4, 3, 2)
+    other = Node(9, root, used=-100.0)
+    mark_warm_only(tail, 5)  # the head was there before
+    assert [getattr(n, "warm_only", False) for n in (head, own, tail)] == [False, True, True]
+    assert order_of(pins, [other, tail]) == [3, 9]
+    pins.pin("a", tail)
+    assert order_of(pins, [other, tail]) == [9, 3]
+    pins.drop("a")
+    mark_used(own)
+    assert order_of(pins, [other, own, tail]) == [3, 9, 2]
+    mark_warm_only(own, 3)  # a warm-up that came to it later did not make it
+    assert order_of(pins, [other, own]) == [9, 2]
 
 
 def test_moving_clearing_and_the_root(pins: Pins) -> None:

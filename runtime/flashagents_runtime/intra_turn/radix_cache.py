@@ -16,7 +16,7 @@ def cache_class() -> Any:
     tree_node = seams.symbol("sglang.srt.mem_cache.radix_cache.TreeNode")
 
     class FlashAgentsRadixCache(base):  # type: ignore[misc, valid-type]  # SGLang is untyped here
-        """RadixCache whose nodes keep `published_in` when they are split, and that serves pins.
+        """RadixCache that serves pins; nodes keep `published_in` and `warm_only` when they are split.
 
         A split needs nothing for pins: the lower half is the old node, and a pin stands at its end.
         """
@@ -27,6 +27,7 @@ def cache_class() -> Any:
         def evict(self, params: Any) -> Any:
             if self.pins is not None:
                 self.pins.expire()
+                self.pins.within_share()
             return super().evict(params)
 
         def _delete_leaf(self, node: Any) -> None:
@@ -41,14 +42,16 @@ def cache_class() -> Any:
 
         def cache_finished_req(self, req: Any, is_insert: bool = True, *, kv_len_to_handle: int) -> None:
             """As stock, without inserting again what the tree has; then the request's session may pin it."""
+            node = req.last_node
             self._finish(req, is_insert, kv_len_to_handle)
-            if self.pins is not None and req.session_id is not None and req.finished():
-                self.pins.finished(self, req, kv_len_to_handle if is_insert else 0)
+            if self.pins is not None:
+                self.pins.finished(self, req, kv_len_to_handle if is_insert else 0, node)
 
         def _split_node(self, key: Any, child: Any, split_len: int) -> Any:
             upper = super()._split_node(key, child, split_len)
-            if hasattr(child, "published_in"):
-                upper.published_in = child.published_in
+            for name in ("published_in", "warm_only"):
+                if hasattr(child, name):
+                    setattr(upper, name, getattr(child, name))
             return upper
 
         def held_again(self, req: Any, key: Any) -> Any:

@@ -3,6 +3,7 @@
 Environment of the scheduler's process:
 
 - ``FLASHAGENTS_PIN_TTL``: seconds that a pin lasts after its session's last warm-up; 300
+- ``FLASHAGENTS_PIN_SHARE``: how much of the KV pool pins may hold; 0.5, and 1 or more for all of it
 - ``FLASHAGENTS_WARMUP_SHARE``: by how much warm-ups may slow decodes; ``inf`` holds nothing back; 0.05, on a
   CPU ``inf``: there a prompt costs so much more than a decode step that nothing would be warm in time
 - ``FLASHAGENTS_SJF=1``: shortest job first, off by default
@@ -36,6 +37,7 @@ class SoftPins:
     def refusal(self, ctx: Any, cache: Any) -> str | None:
         """See `Feature`."""
         _number("FLASHAGENTS_PIN_TTL", 300.0)
+        _number("FLASHAGENTS_PIN_SHARE", 0.5)
         if ctx.disable_radix_cache or cache.disable:
             return "the radix cache is disabled"
         if not adopt(cache):
@@ -44,13 +46,19 @@ class SoftPins:
 
     def attach(self, ctx: Any, cache: Any) -> None:
         """See `Feature`."""
-        cache.pins = Pins(_number("FLASHAGENTS_PIN_TTL", 300.0), time.monotonic)
+        most = _number("FLASHAGENTS_PIN_SHARE", 0.5) * cache.token_to_kv_pool_allocator.size
+        cache.pins = Pins(_number("FLASHAGENTS_PIN_TTL", 300.0), time.monotonic, most)
         cache.eviction_strategy = PinnedLast(cache.eviction_strategy, cache.pins)
 
     def figures(self, cache: Any) -> dict[str, Any]:
-        """Pins now; pins that ran out and pinned tokens that were evicted, since start."""
+        """Pins now; since start: pins that ran out or gave way, and pinned tokens that were evicted."""
         pins = state_of(cache, "pins")
-        return {"pins": len(pins), "expired": pins.expired, "evicted_tokens": pins.evicted_tokens}
+        return {
+            "pins": len(pins),
+            "expired": pins.expired,
+            "gave_way": pins.gave_way,
+            "evicted_tokens": pins.evicted_tokens,
+        }
 
 
 class WarmupBudgetFeature:

@@ -31,6 +31,8 @@ class GateFigures:
     seconds_beside_decodes: float = 0.0
     cancelled: int = 0
     """Warm-ups that waited when their session's final request came."""
+    cut: int = 0
+    """Warm-ups that were longer than a pass."""
 
 
 class Gate:
@@ -40,11 +42,16 @@ class Gate:
       starts, so none makes its pass longer.
     - Beside decodes warm-ups stay within a `PassBudget`. Those that were held go in one pass together,
       because a pass costs more than its tokens.
+    - No two of their passes follow each other beside decodes, whatever the budget: SGLang prefills first, so
+      warm-ups without end would stop decodes for good.
     - A pass has only as many as keep it within the budget's `longest_pass`, and always one: a real request
       that comes meanwhile has to wait for it.
     - When decodes end, warm-ups wait a moment longer, since a final request is likely to follow.
+    - One that is longer than a pass is cut to what a pass computes, since nothing could interrupt it for the
+      passes that it would take: it ends with fewer `prompt_tokens`, and its session asks for the rest.
     - A warm-up that still waits when its session's final request is there is cancelled: nobody waits for
       it, and the final request computes the same.
+    - Warm-ups that found no room say nothing of the room for real requests (`offered`).
 
     Held warm-ups stay in the waiting queue between two passes, where SGLang's abort finds them.
     """
@@ -58,6 +65,8 @@ class Gate:
         """When the last decode ended."""
         self._in_flight: deque[tuple[float, int, bool]] = deque()
         """Of each warm-up pass launched and not yet processed: when, its tokens, whether decodes waited."""
+        self._went_last = False
+        """The last step was a pass of nothing but warm-ups."""
         self._processed_at = 0.0
         self._pace: float | None = None
         """Seconds a token, in large passes."""
@@ -82,25 +91,55 @@ class Gate:
         if chunked is not None and not is_warm_up(chunked):
             real = [*real, chunked]
         held = [req for req in scheduler.waiting_queue if is_warm_up(req)]
-        in_the_way = self._in_flight if self._decoding else self._clock() - self._decoded_at < _GRACE
+        if self._decoding:
+            in_the_way = bool(self._in_flight) or self._went_last
+        else:
+            in_the_way = self._clock() - self._decoded_at < _GRACE
         if not real and not in_the_way:
-            held = self._too_many(held, scheduler.tree_cache)
+            held = self._too_many(held, scheduler)
         if held:
             left = set(held)
             scheduler.waiting_queue = [req for req in scheduler.waiting_queue if req not in left]
         return held
 
-    def _too_many(self, warm_ups: list[Any], tree_cache: Any) -> list[Any]:
+    def offered(self, scheduler: Any, running_batch: Any, was_full: bool) -> None:
+        """An admission pass has looked at `scheduler.waiting_queue`; `was_full`: `batch_is_full` before it.
+
+        SGLang notes that a request had no room, and looks at no other one until a running one has ended. If
+        it was a warm-up, a shorter real request that comes next may well have room.
+        """
+        chunked = scheduler.chunked_req
+        if (chunked is None or is_warm_up(chunked)) and all(map(is_warm_up, scheduler.waiting_queue)):
+            running_batch.batch_is_full = was_full
+
+    def _too_many(self, warm_ups: list[Any], scheduler: Any) -> list[Any]:
         """Those of the waiting warm-ups, in their order, that must not be in the next pass."""
+        most = scheduler.chunked_prefill_size or float("inf")
+        if scheduler.is_mixed_chunk:  # decodes are part of the pass
+            most = max(most - len(scheduler.running_batch.reqs), scheduler.page_size)
         tokens = fitting = 0
         for req in warm_ups:
-            more = tokens + self._new_tokens(req, tree_cache)
-            if fitting and not self._fits(more):
+            more = tokens + self._new_tokens(req, scheduler.tree_cache)
+            if fitting and not (self._fits(more) and more <= most):
                 break
             tokens, fitting = more, fitting + 1
-        return (
-            warm_ups[fitting:] if self.budget.may_start(self._decoding, self._expected(tokens)) else warm_ups
-        )
+        if not self.budget.may_start(self._decoding, self._expected(int(min(tokens, most)))):
+            return warm_ups
+        if tokens > most:
+            self._cut(warm_ups[0], int(most), scheduler)
+        return warm_ups[fitting:]
+
+    def _cut(self, req: Any, most: int, scheduler: Any) -> None:
+        """Let a warm-up end where a pass that computes `most` tokens of it ends, at a whole page."""
+        if req.return_logprob or req.multimodal_inputs is not None or req.input_embeds is not None:
+            return
+        del req.new_tokens  # may be of some time ago
+        keep = len(req.origin_input_ids) - self._new_tokens(req, scheduler.tree_cache) + most
+        keep -= keep % scheduler.page_size
+        if req.num_matched_prefix_tokens < keep < len(req.origin_input_ids):
+            req.origin_input_ids = req.origin_input_ids_unpadded = req.origin_input_ids[:keep]
+            req.new_tokens = keep - req.num_matched_prefix_tokens
+            self.figures.cut += 1
 
     def _new_tokens(self, req: Any, tree_cache: Any) -> int:
         """Tokens that a warm-up will compute, as seen when it came: looking them up takes its time."""
@@ -128,9 +167,11 @@ class Gate:
 
     def launched(self, batch: Any) -> None:
         """A batch is about to run (None: none is)."""
+        self._went_last = False
         if batch is None or not _computes_prompts(batch):
             return
         chunks = [req for req in batch.reqs if is_warm_up(req)]
+        self._went_last = len(chunks) == len(batch.reqs)
         if chunks:
             tokens = sum(req.extend_range.length for req in chunks)
             self._in_flight.append((self._clock(), tokens, self._decoding))

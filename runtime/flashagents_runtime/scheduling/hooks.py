@@ -19,11 +19,13 @@ def around_get_new_batch_prefill(original: Original, self: Any, running_batch: A
     if gate is None:
         return original(self, running_batch)
     held = gate.hold(self, running_batch)
+    was_full = running_batch.batch_is_full
     try:
         plan = original(self, running_batch)
     finally:
         if held:
             self.waiting_queue = [*self.waiting_queue, *held]
+    gate.offered(self, plan.running_batch, was_full)
     gate.launched(plan.batch_to_run)
     return plan
 

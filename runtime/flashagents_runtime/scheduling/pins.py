@@ -1,4 +1,4 @@
-"""Soft pins: the KV of prefill sessions is evicted last, the oldest pin first.
+"""Soft pins: the KV of prefill sessions is evicted last, the oldest pin first, within a share of the pool.
 
 A pin is an eviction order and never a lock: pinned nodes stay in `evictable_size()`, so the admission
 budget sees the same as ever, and a real request takes what it needs, pins or not.
@@ -6,6 +6,10 @@ budget sees the same as ever, and a real request takes what it needs, pins or no
 A pin stands at the deepest node of what its session has prefilled. Radix nodes are evicted from the leaves
 up, so all nodes above it are kept with it. When that node is evicted after all, the pin moves up to its
 parent: what is left of the prefix stays pinned.
+
+Sessions that are never used must not cost others their cache, however many there are. So pins hold at most
+`most` tokens, the newest of them; and what warm-ups alone have put there (`warm_only` of a node) is evicted
+before everything else once its pin has ended. The rest of the pool is for those who asked for an answer.
 """
 
 from __future__ import annotations
@@ -29,21 +33,28 @@ class _Pin:
 
 
 class Pins:
-    """The pins of one radix tree, by session. Changes nothing of the tree but `node.pinned_by`.
+    """The pins of one radix tree, by session. Changes nothing of the tree but its nodes' `pinned_by`, a set
+    of sessions, and `warm_only`.
 
     Args:
         ttl: seconds after its last warm-up that a session's pin lasts.
         clock: the time in seconds, from any origin.
+        most: tokens that all pins may hold together, each counted once.
     """
 
-    def __init__(self, ttl: float, clock: Callable[[], float]) -> None:
+    def __init__(self, ttl: float, clock: Callable[[], float], most: float = float("inf")) -> None:
         if ttl <= 0:
             raise ValueError(f"a pin's time to live should be above 0 seconds, not {ttl}")
         self.ttl = ttl
+        self.most = most
         self._clock = clock
         self._pins: dict[str, _Pin] = {}  # the oldest first
         self._count = 0
+        self._grown = False
+        """A pin has come since the last `within_share`."""
         self.expired = 0
+        self.gave_way = 0
+        """Pins that ended because all together would have held too much."""
         self.evicted_tokens = 0
         """Of nodes that were pinned: what pressure has taken."""
         live.add(self)
@@ -54,21 +65,34 @@ class Pins:
     def __contains__(self, session: str) -> bool:
         return session in self._pins
 
-    def finished(self, cache: Any, req: Any, length: int) -> None:
-        """A request of a session has ended, the first `length` tokens of it are in the tree.
+    def finished(self, cache: Any, req: Any, length: int, node: Any) -> None:
+        """A request has left the pool (`node`: its last one); `length` tokens of it are in the tree.
 
         A warm-up moves its session's pin to its own end; one that was aborted is of no more use, and
-        changes nothing. Any other request is the session's final one, and ends the pin.
+        changes nothing, and one that is too large by itself is not pinned. Any other request of a session is
+        the final one, and ends the pin.
         """
         if not is_warm_up(req):
-            self.drop(req.session_id)
-        elif length and not isinstance(
-            req.finished_reason, seams.symbol("sglang.srt.managers.schedule_batch.FINISH_ABORT")
+            mark_used(node)
+            if req.session_id is not None and req.finished():
+                self.drop(req.session_id)
+        elif (
+            length
+            and req.finished()
+            and not isinstance(
+                req.finished_reason, seams.symbol("sglang.srt.managers.schedule_batch.FINISH_ABORT")
+            )
         ):
             radix_key = seams.symbol("sglang.srt.mem_cache.radix_cache.RadixKey")
             match_params = seams.symbol("sglang.srt.mem_cache.base_prefix_cache.MatchPrefixParams")
             key = radix_key(req.origin_input_ids[:length], req.extra_key, cache_salt=req.cache_salt)
-            self.pin(req.session_id, cache.match_prefix(match_params(key=key)).last_device_node)
+            end = cache.match_prefix(match_params(key=key)).last_device_node
+            mark_warm_only(end, length - req.cached_tokens)
+            if length > self.most:
+                self.drop(req.session_id)
+                self.gave_way += 1
+            else:
+                self.pin(req.session_id, end)
 
     def pin(self, session: str, node: Any) -> None:
         """The session's KV ends at `node` now; its pin is the newest and lives from now."""
@@ -76,13 +100,14 @@ class Pins:
         if node.parent is None:
             return  # the root holds nothing
         self._count += 1
+        self._grown = True
         self._pins[session] = _Pin(node, self._count, self._clock() + self.ttl)
         if not hasattr(node, "pinned_by"):
             node.pinned_by = set()
         node.pinned_by.add(session)
 
     def drop(self, session: str) -> bool:
-        """End a session's pin; says whether there was one. What it kept is evicted as everything else."""
+        """End a session's pin; says whether there was one. What nobody else has used of it goes first now."""
         pin = self._pins.pop(session, None)
         if pin is None:
             return False
@@ -103,6 +128,26 @@ class Pins:
                 return
             self.drop(session)
             self.expired += 1
+
+    def within_share(self) -> None:
+        """End the pins that would hold more than `most` tokens together with all newer ones."""
+        if not self._grown:
+            return
+        self._grown = False
+        held: set[Any] = set()
+        total = 0
+        for session, pin in list(self._pins.items())[::-1]:
+            more, node = [], pin.node
+            while node.parent is not None and node not in held:
+                more.append(node)
+                node = node.parent
+            tokens = sum(len(node.key) for node in more)
+            if total + tokens > self.most:
+                self.drop(session)
+                self.gave_way += 1
+            else:
+                total += tokens
+                held.update(more)
 
     def rank(self, node: Any) -> int | None:
         """The age of the newest pin at a node, larger is newer; None where nothing is pinned."""
@@ -143,8 +188,26 @@ live: weakref.WeakSet[Pins] = weakref.WeakSet()
 """Those of this process, which holds one scheduler."""
 
 
+def mark_warm_only(node: Any, tokens: int) -> None:
+    """The last `tokens` of the prefix that ends at `node` were computed by a warm-up."""
+    while node.parent is not None and tokens >= len(node.key):
+        tokens -= len(node.key)
+        if getattr(node, "warm_only", None) is None:  # nobody has used it
+            node.warm_only = True
+        node = node.parent
+
+
+def mark_used(node: Any) -> None:
+    """A request that generates had the prefix that ends at `node`."""
+    while node is not None:
+        node.warm_only = False
+        node = node.parent
+
+
 class PinnedLast:
-    """An eviction strategy of SGLang around another one: what is not pinned goes first, in its order."""
+    """An eviction strategy of SGLang around another one, by three ranks and its own order in each: what
+    warm-ups have left behind, what requests have used, what is pinned.
+    """
 
     def __init__(self, strategy: Any, pins: Pins) -> None:
         self._strategy = strategy
@@ -153,4 +216,6 @@ class PinnedLast:
     def get_priority(self, node: Any) -> tuple[int, Any]:
         """Smaller is evicted earlier."""
         rank = self._pins.rank(node)
-        return (0, self._strategy.get_priority(node)) if rank is None else (1, rank)
+        if rank is not None:
+            return (1, rank)
+        return (-1 if getattr(node, "warm_only", False) else 0, self._strategy.get_priority(node))
