@@ -48,7 +48,7 @@ dev: ## set-up for contributors: test tools, build, pre-commit hooks
 audit: ## known weaknesses (pip-audit, needs the index) and licences of the pinned packages
 	@$(SETUP) dev
 	@$(BIN)/python scripts/licences.py --check
-	@for set in cpu cpu-nodeps test train dev tools; do \
+	@for set in cpu cpu-nodeps test train docs dev tools; do \
 		$(BIN)/pip-audit --no-deps --disable-pip --strict -r requirements/$$set.txt || exit 1; done
 
 soak: ## 30 minutes of random workflows (ARGS="--seconds 60 --seed 1 --engine embedded --resume")
@@ -59,9 +59,9 @@ fuzz: ## coverage-guided fuzzing of what comes from outside (ARGS="--seconds 600
 	@$(SETUP) dev
 	@$(BIN)/python scripts/fuzz.py $(ARGS)
 
-docs: ## build the documentation site in site/ (ARGS="--strict")
+docs: ## build the documentation site in site/
 	@$(SETUP) docs
-	@$(BIN)/mkdocs build --quiet $(ARGS)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict $(ARGS)
 
 COMPILE := $(BIN)/uv --no-progress pip compile --quiet --no-header --python-version 3.11 \
 	--python-platform x86_64-manylinux_2_35

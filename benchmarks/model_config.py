@@ -33,6 +33,19 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "attention_bias": False,
         "mlp_bias": False,
     },
+    "qwen3_moe": {
+        **_COMMON,
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "max_position_embeddings": 40960,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1000000.0,
+        "attention_bias": False,
+        "use_sliding_window": False,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "norm_topk_prob": True,
+    },
 }
 QWEN25_7B: dict[str, Any] = {
     "hidden_size": 3584,
@@ -49,6 +62,19 @@ QWEN25_32B: dict[str, Any] = {
     "num_hidden_layers": 64,
     "num_key_value_heads": 8,
     "vocab_size": 152064,
+}
+# Qwen3-235B-A22B's own configuration.
+QWEN3_235B: dict[str, Any] = {
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "moe_intermediate_size": 1536,
+    "num_attention_heads": 64,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 94,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "vocab_size": 151936,
 }
 
 

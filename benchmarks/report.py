@@ -65,8 +65,8 @@ the beginning, and its agents go on in the model's own words; who speaks is held
 grammar. Messages and prompts were equal without and with the overlap in all of them. `right_percent`: as
 above. `early_percent`: of the upstream texts in a prompt, tokens whose prefill was done before the upstream
 agent had ended; `warm_percent`: when the request came. `prewarmed_percent`: of the prompt, computed while
-others spoke. On a CPU a chunk takes as long as several decode steps, and texts of 24 tokens are two chunks:
-what an H200 does in time is on the page of the hand-off.
+others spoke. On a CPU a chunk takes as long as several decode steps, and these texts are a chunk or two: what
+an H200 does in time is on the page of the hand-off.
 """,
     "groupchat_overhead": """
 ### What the team layer costs

@@ -106,10 +106,13 @@ async def choose(is_scripted: bool) -> None:
 
     from flashagents_runtime.embedded import EmbeddedEngine
     from flashagents_runtime.model_store import resolve_model
+    from flashagents_runtime.progress import show_progress
 
-    folder = resolve_model(None)
-    rules = CutRules(Tokenizer.from_file(str(folder / "tokenizer.json")))
-    engine = EmbeddedEngine(folder)
+    with show_progress() as progress:
+        folder = resolve_model(None, progress=progress)
+        rules = CutRules(Tokenizer.from_file(str(folder / "tokenizer.json")))
+        engine = EmbeddedEngine(folder)
+        await engine.start(progress)
     try:
         await run(engine, HFChatTokenizer(folder), rules)
     finally:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from autogen_core.models import RequestUsage
 
 from flashagents_runtime import Usage
+from flashagents_runtime.html_tables import figures_html
 
 
 @dataclass(eq=False)
@@ -30,6 +31,9 @@ class FlashRequestUsage(RequestUsage):
         return mine == (other.prompt_tokens, other.completion_tokens)
 
     __hash__ = None  # type: ignore[assignment]  # mutable, as its base class
+
+    def _repr_html_(self) -> str:
+        return figures_html("Tokens", asdict(self))
 
     @classmethod
     def of(cls, usage: Usage) -> FlashRequestUsage:

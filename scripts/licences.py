@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "licences.md"
 SETS = {
     "run": ("cpu.txt", "cpu-nodeps.txt"),
-    "test": ("test.txt", "train.txt"),
+    "test": ("test.txt", "train.txt", "docs.txt"),
     "contributors": ("dev.txt", "tools.txt"),
 }
 

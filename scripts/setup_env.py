@@ -32,8 +32,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "requirements"
 SPACE_NEEDED = {"cpu": 4 << 30, "gpu": 16 << 30}
-# and what they add; of `train` no dependencies, which are there
-LEVELS = {"run": (), "test": ("test", "train"), "dev": ("test", "train", "dev"), "docs": ("docs",)}
+# and what they add; tests build the documentation; of `train` no dependencies, which are there
+LEVELS = {
+    "run": (),
+    "test": ("test", "train", "docs"),
+    "dev": ("test", "train", "docs", "dev"),
+    "docs": ("docs",),
+}
 NO_DEPENDENCIES = {"train"}
 
 

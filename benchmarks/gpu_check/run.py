@@ -51,10 +51,10 @@ async def once(args: argparse.Namespace, engine_args: dict[str, Any], out: Conso
     try:
         info = await client.start(note)
         out.print(f"{info}")
-        turns = await planner.watch(planner.build_team(client).run_stream(task=planner.TASK), out)
+        turns = await planner.watch(planner.build_team(client, overlap=False), planner.TASK, out)
         planner.print_table(turns, out)
         again = await planner.watch(
-            planner.build_team(client).run_stream(task=planner.TASK), Console(quiet=True)
+            planner.build_team(client, overlap=False), planner.TASK, Console(quiet=True)
         )
         state = await client.engine.state()
     finally:
@@ -94,8 +94,12 @@ def main() -> None:
         for turn in range(len(runs[0][which])):
             each = [run[which][turn] for run in runs]
             at = {**case, "conversation": name, "agent": each[0].agent, "prompt": each[0].prompt_tokens}
-            for metric in ("cached_tokens", "first_token", "tokens_per_second"):
-                rows.append(row("gpu_check", "ours", at, metric, [getattr(t, metric) for t in each], shared))
+            values = {
+                "cached_tokens": [t.cached_tokens for t in each],
+                "first_token": [t.first_token - t.began for t in each],
+                "tokens_per_second": [t.tokens_per_second for t in each],
+            }
+            rows += [row("gpu_check", "ours", at, metric, found, shared) for metric, found in values.items()]
     append(args.out, rows)
 
 

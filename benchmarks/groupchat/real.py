@@ -44,7 +44,7 @@ from flashagents_runtime.scripted import Reply
 
 TURNS = 3  # that are played
 READ, WORDS = 2, 300  # messages that the team has read before, and characters of each
-POLICY = GroupChatPolicy(chunk_size=12, share=1.0)
+POLICY = GroupChatPolicy(chunk_size=8, share=1.0)
 
 
 class Director:

@@ -10,13 +10,14 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from benchmarks.model_config import QWEN25_7B, QWEN25_32B, write_config
+from benchmarks.model_config import QWEN3_235B, QWEN25_7B, QWEN25_32B, write_config
 
 _ROOT = Path(__file__).parents[2]
 
 SHAPES: dict[str, dict[str, Any]] = {
     "qwen2.5-7b": QWEN25_7B,
     "qwen2.5-32b": QWEN25_32B,
+    "qwen3-235b-a22b": QWEN3_235B,
     "smollm2-135m": {
         "hidden_size": 576,
         "intermediate_size": 1536,
@@ -46,12 +47,13 @@ _TEMPLATE = (
 
 
 def write_model(folder: Path, shape: str) -> Path:
-    """A Qwen2 of this shape below `folder`: configuration, tokenizer, chat template, no weights.
+    """A Qwen of this shape below `folder`: configuration, tokenizer, chat template, no weights.
 
     The tokenizer is a byte-level BPE with Qwen's pre-tokenizer, trained on this project's own pages and
     sources, so that a token is about as long as it would be in English prose and nothing is fetched.
     """
-    path = write_config(folder / shape, "qwen2", SHAPES[shape])
+    family = "qwen3_moe" if "num_experts" in SHAPES[shape] else "qwen2"
+    path = write_config(folder / shape, family, SHAPES[shape])
     _train().save(str(path / "tokenizer.json"))
     (path / "tokenizer_config.json").write_text(
         json.dumps(

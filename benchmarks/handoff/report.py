@@ -21,8 +21,9 @@ INTRO = """# Performance: the hand-off
 From A's last token to B's first one, with the overlap on (`ours`) and off, side by side in one engine.
 Medians, with the 20th and 80th percentile in brackets. Made by `python benchmarks/handoff/report.py` from
 `benchmarks/results/handoff.jsonl`; [benchmarks/handoff](../benchmarks/handoff/README.md) says what is
-measured and how to repeat it. Weights are random; every conversation has a prefix of its own; rendering and
-tokenising B's prompt is in none of the figures but `render`.
+measured and how to repeat it, [the picture](performance-handoff.svg) is made by its `plot.py`. Weights are
+random; every conversation has a prefix of its own; rendering and tokenising B's prompt is in none of the
+figures but `render`.
 
 Marks: the hand-off at most 1.25 times the floor (128 new tokens on the same cached prefix, and one decode
 step) where A lasted longer than B's prefill, and never above `off`; at least 3 times faster than `off` for

@@ -142,7 +142,9 @@ def setting(row: Row) -> list[Any]:
 def page() -> str:
     """The whole page."""
     parts = [INTRO]
-    for rows in sorted(grouped(load(), setting), key=lambda rows: rows[0]["device"] == "cpu"):
+    if not (found := load()):
+        parts.append("\nNothing was measured on a GPU yet: the commands are there, the rows are not.")
+    for rows in sorted(grouped(found, setting), key=lambda rows: rows[0]["device"] == "cpu"):
         parts.append("\n".join(section(rows)))
     return "\n".join(part.strip("\n") + "\n" for part in parts)
 

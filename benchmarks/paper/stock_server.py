@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -12,7 +13,8 @@ def main() -> None:
     from flashagents_runtime import cpu_shims
     from flashagents_runtime.host.children import run_detokenizer_process, run_scheduler_process
 
-    cpu_shims.install()
+    if cpu_shims.install():
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # as our own engines have it
     from sglang.srt.entrypoints.http_server import launch_server
     from sglang.srt.server_args import prepare_server_args
 

@@ -123,8 +123,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.refused:
         text = refusal(args)
         line = next(line for line in text.splitlines() if "does not fit" in line)
-        (args.work / "refused.txt").write_text(line + "\n")
-        print(line)
+        why = line[line.index("LoRA adapter") :]
+        (args.work / "refused.txt").write_text(why + "\n")
+        print(why)
         return
     left = run(args)
     print(f"{left} cells left: run it again" if left else "all cells are measured")

@@ -1,9 +1,11 @@
 """A task whose answers only a role's own adapter can read from the context. Made here, seeded.
 
 A list says which thing lies in which box. Each role calls each thing by a word of its own, which stands
-nowhere in the list: it is learnt with the adapter. Asked for a box, a role answers its word for the thing in
-it. The question names the box alone, and each box is asked for once, so the thing is read from a line that
-another role may have cached; a role that reads the values of another one's adapter is told that one's word.
+nowhere in the list: it is learnt with the adapter. Then the roles go through the boxes in some order, each
+with its word for the thing. A line names the box alone, and each box comes once, so the thing is read from a
+line of the list that another role may have cached; a role that reads the values of another one's adapter is
+told that one's word. To copy what followed the box's name before is what a language model does by itself, so
+an adapter has only to learn the words.
 """
 
 from __future__ import annotations
@@ -46,14 +48,14 @@ def make(count: int, seed: int, *, boxes: int = 6, things: int = len(THINGS)) ->
     numbers = rng.sample(range(1000, 1000 + 9 * count), count)
     for n in range(count):
         lying = rng.sample(THINGS[:things], boxes)
-        listing = ", ".join(f"box {i + 1} a {thing}" for i, thing in enumerate(lying))
-        head = f"Store {numbers[n]} holds: {listing}.\n"
+        listing = "".join(f"box {i + 1}: {thing}\n" for i, thing in enumerate(lying))
+        head = f"Store {numbers[n]}\n{listing}In our words:\n"
         segments = [Segment(head)]
         role = ""
         for box in rng.sample(range(boxes), boxes):
             role = rng.choice([r for r in ROLES if r != role])
             segments += [
-                Segment(f"What is in box {box + 1}?\n{role}:"),
+                Segment(f"box {box + 1}:"),
                 Segment(f" {words[role][lying[box]]}", role),
             ]
             segments.append(Segment("\n"))

@@ -72,7 +72,8 @@ similarity)
   quality similarity --work "$work" --model "$model" --seeds "$seeds" --device "$device" ${SIMILARITY:-} ;;
 save)
   mkdir -p "$arg"; arg=$(cd "$arg" && pwd); cd "$work"
-  tar -cJf "$arg/records.tar.xz" $(ls -d records similarity refused.txt 2>/dev/null)
+  shopt -s nullglob; measured=(records similarit[y] refused.tx[t]); [ -d records ] || measured=("${measured[@]:1}")
+  [ ${#measured[@]} = 0 ] || tar -cJf "$arg/records.tar.xz" "${measured[@]}"
   [ ! -d tops ] || [ -n "${NO_TOPS:-}" ] || tar -cf - tops | xz -1 >"$arg/tops.tar.xz"
   for folder in adapters/*/*; do tar -cJf "$arg/$(echo "$folder" | tr / -).tar.xz" "$folder"; done
   ls -la "$arg" ;;

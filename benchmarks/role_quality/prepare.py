@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--trajectories", type=Path, help="folder of the agents' trajectories")
     parser.add_argument("--observation", type=int, default=600, help="longest observation, in characters")
     parser.add_argument("--questions", type=int, help="held-out questions of the agents' task; left out, all")
-    parser.add_argument("--facts", type=int, nargs=2, default=(400, 80), metavar=("TRAIN", "TEST"))
+    parser.add_argument("--facts", type=int, nargs=2, default=(2000, 80), metavar=("TRAIN", "TEST"))
     parser.add_argument("--boxes", type=int, default=6)
     parser.add_argument("--things", type=int, default=len(facts.THINGS))
     args = parser.parse_args(argv)

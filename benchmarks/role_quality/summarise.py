@@ -166,6 +166,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "role_quality.jsonl")
     args = parser.parse_args(argv)
     shared = common("sglang", "torch", "transformers", "peft", device=args.device)
+    given = [f"--{name} {value!s}" for name, value in (("seeds", args.seeds), ("tasks", args.tasks)) if value]
+    shared["command"] = " ".join(["python -m benchmarks.role_quality.summarise --work WORK", *given])
     if args.note:
         shared["note"] = args.note
     seeds = [int(s) for s in args.seeds.split(",")]

@@ -33,6 +33,7 @@ from flashagents_autogen.teams.timeline import Stopwatch, TimedTurn, print_timel
 from flashagents_runtime import FlashAgentsError
 from flashagents_runtime.embedded import EmbeddedEngine
 from flashagents_runtime.model_store import resolve_model
+from flashagents_runtime.progress import show_progress
 
 ROLES = ("plan", "act", "reflect")
 SYSTEM = (
@@ -131,15 +132,17 @@ async def converse(
 async def run(scheme: str, model: Path, adapters: dict[str, str], options: argparse.Namespace) -> Result:
     """One engine, one conversation, or two where they are compared; the figures of both."""
     size = {"rounds": options.rounds, "max_tokens": options.max_tokens}
-    async with EmbeddedEngine(model, lora_paths=adapters, lora_sharing=scheme) as engine:
-        assert engine.info is not None
+    engine = EmbeddedEngine(model, lora_paths=adapters, lora_sharing=scheme)
+    with show_progress() as progress:
+        info = await engine.start(progress)
+    async with engine:
         # What the first requests of an engine cost is no matter of sharing.
         await converse(engine, overlap=False, rounds=1, max_tokens=1)
         runs = {"overlap off": await converse(engine, overlap=False, **size)}
         state = await engine.state()
         features = (await engine.internal_state())["flashagents"]["features"]
         rows = features.get("lora_sharing", {}).get("token_bytes_rows", 0)
-        itemsize = 4 if engine.info.device == "cpu" else 2
+        itemsize = 4 if info.device == "cpu" else 2
         if options.compare:
             runs["overlap on"] = await converse(engine, overlap=True, **size)
         return Result(scheme, runs, state.kv_cached * (token_bytes(model, itemsize) + rows))
@@ -169,14 +172,15 @@ def show(results: list[Result], out: Console) -> None:
 
 async def play(options: argparse.Namespace, out: Console) -> list[Result]:
     """Each scheme on an engine of its own."""
-    model = Path(resolve_model(options.model))
+    with show_progress() as progress:
+        model = Path(resolve_model(options.model, progress=progress))
     results = []
     with tempfile.TemporaryDirectory() as folder:
         adapters = {
             role: str(write_adapter(Path(folder), model, number)) for number, role in enumerate(ROLES)
         }
         for scheme in options.schemes.split(","):
-            out.print(f"{scheme}: starting an engine")
+            out.print(f"{scheme}:")
             results.append(await run(scheme, model, adapters, options))
     return results
 

@@ -74,11 +74,7 @@ async def write_slides(
         except ValidationError as e:  # by AutoGen, once the answer is complete
             raise StreamedJSONError(f"the outline is not what was asked for: {e.errors()[0]['msg']}") from e
 
-    async def generate(number: int, slide: dict[str, Any]) -> None:
-        agent = AssistantAgent(
-            f"slide_{number:02}", model_client=client, system_message=GENERATOR, model_client_stream=True
-        )
-        stopwatch.begin(agent.name)
+    async def generate(agent: AssistantAgent, slide: dict[str, Any]) -> None:
         async for item in agent.run_stream(task=f"{slide['title']}: {slide['point']}"):
             if not isinstance(item, TaskResult):
                 stopwatch.see(item)
@@ -86,13 +82,24 @@ async def write_slides(
     try:
         async with asyncio.TaskGroup() as group:
             planned: list[dict[str, Any]] = []
+
+            def begin(number: int) -> None:
+                agent: AssistantAgent = AssistantAgent(
+                    f"slide_{number:02}",
+                    model_client=client,
+                    system_message=GENERATOR,
+                    model_client_stream=True,
+                )
+                stopwatch.begin(agent.name)
+                group.create_task(generate(agent, planned[number - 1]))
+
             async for slide in stream_items(outline(), "slides"):
                 planned.append(slide)
                 if at_once:
-                    group.create_task(generate(len(planned), slide))
+                    begin(len(planned))
             if not at_once:
-                for number, slide in enumerate(planned, 1):
-                    group.create_task(generate(number, slide))
+                for number in range(1, len(planned) + 1):
+                    begin(number)
     except* FlashAgentsError as errors:
         raise errors.exceptions[0] from None
     return stopwatch.turns

@@ -23,6 +23,7 @@ from .errors import (
     ToolCallError,
     TraceFileError,
     TrainingError,
+    UnknownAdapterError,
     UnsupportedFeatureError,
 )
 from .scripted import Reply, ScriptedEngine
@@ -76,6 +77,7 @@ __all__ = [
     "ToolDefinition",
     "TraceFileError",
     "TrainingError",
+    "UnknownAdapterError",
     "UnsupportedFeatureError",
     "Usage",
     "__version__",

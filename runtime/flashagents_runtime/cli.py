@@ -48,6 +48,7 @@ def doctor(
         bool,
         typer.Option("--quick", help="Compare SGLang's files with its release instead of importing it."),
     ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but what is wrong.")] = False,
 ) -> None:
     """Check versions, device, shims, SGLang seams and folders; exit status 1 if something is wrong.
 
@@ -55,10 +56,13 @@ def doctor(
     """
     from .doctor import Report, examine
 
-    with Console(stderr=True).status("Looking at the installation") as status:
+    with Console(stderr=True, quiet=quiet).status("Looking at the installation") as status:
         report: Report = examine(quick=quick, tell=lambda stage: status.update(f"Looking at {escape(stage)}"))
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
+    elif quiet:
+        for line in report.advice() if not report.ok else []:
+            typer.echo(line)
     else:
         table = Table(box=None, show_header=False)
         table.add_column()
@@ -81,6 +85,7 @@ def prepare_model(
         str | None, typer.Argument(help="A folder or hub id; left out, the default model.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the folder as JSON.")] = False,
 ) -> None:
     """Fetch and check a model, so that the first engine start needs no network; print its folder."""
     from .model_store import resolve_model
@@ -88,7 +93,7 @@ def prepare_model(
 
     with show_progress(quiet=quiet) as progress:
         folder = resolve_model(name, progress=progress)
-    typer.echo(folder)
+    typer.echo(msgspec.json.encode({"model": str(folder)}) if as_json else folder)
 
 
 @app.command(
@@ -107,6 +112,9 @@ def serve(
     max_sessions_per_key: Annotated[
         int, typer.Option(min=0, help="Open SGLang sessions of one API key; 0: no limit.")
     ] = 64,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Show no progress of the model's preparation.")
+    ] = False,
 ) -> None:
     """Serve a model over HTTP, with our plug-in, for clients with `engine_url=`; loopback by default."""
     from .model_store import resolve_model
@@ -120,35 +128,40 @@ def serve(
         sessions_per_key=max_sessions_per_key,
     )
 
-    with show_progress() as progress:
+    with show_progress(quiet=quiet) as progress:
         folder = resolve_model(model, progress=progress)
     run(str(folder), context.args, limits)
 
 
 @app.command()
 def top(
-    url: Annotated[
-        str, typer.Argument(help="A server, of `flashagents serve` or SGLang's own.")
-    ] = "http://127.0.0.1:30000",
+    where: Annotated[
+        str | None,
+        typer.Argument(
+            help="A server's URL, or the id of a process that has embedded engines. Left out: all embedded "
+            "engines of yours, or where there are none http://127.0.0.1:30000."
+        ),
+    ] = None,
     interval: Annotated[float, typer.Option("--interval", min=0.05, help="Seconds between looks.")] = 1.0,
     count: Annotated[
         int | None, typer.Option("--count", min=1, help="Look so often, then end; left out, until Ctrl-C.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line a look.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON line for each engine and look.")
+    ] = False,
 ) -> None:
-    """Watch a running server: its requests, and what its KV cache holds."""
+    """Watch running engines: requests, sessions, pins, cache hits, waste, and what the KV cache holds."""
     import asyncio
     import os
 
-    from .remote import RemoteEngine
-    from .top import watch
+    from .top import source_of, watch
 
     async def look() -> None:
-        engine = RemoteEngine(url, api_key=os.environ.get("FLASHAGENTS_API_KEY"))
+        source = source_of(where, os.environ.get("FLASHAGENTS_API_KEY"))
         try:
-            await watch(engine, url, Console(), interval=interval, count=count, as_json=as_json)
+            await watch(source, Console(), interval=interval, count=count, as_json=as_json)
         finally:
-            await engine.close()
+            await source.close()
 
     asyncio.run(look())
 
@@ -254,7 +267,9 @@ def show(
     trace = Trace.load(file)
     if page is not None:
         other = None if compare is None else Trace.load(compare)
-        typer.echo(trace.save(page, compare=other))
+        with Console(stderr=True).status("Drawing"):
+            saved = trace.save(page, compare=other)
+        typer.echo(saved)
     elif as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(trace.to_dict())).decode())
     else:

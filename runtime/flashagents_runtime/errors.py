@@ -8,6 +8,7 @@
     │   ├── EngineDiedError       it came up and then died; waiting calls raise this
     │   ├── EngineClosedError     the engine was closed by its owner (also a RuntimeError)
     │   └── RequestRejectedError  the engine refused one request (also a ValueError)
+    │       ├── UnknownAdapterError   it names a LoRA adapter that the engine does not have
     │       └── ContextLengthError    prompt + answer do not fit the model's context
     ├── ModelError
     │   ├── ModelNotFoundError    no such folder, or the hub has no such model
@@ -81,6 +82,26 @@ class RequestRejectedError(EngineError, ValueError):
 
 class ContextLengthError(RequestRejectedError):
     """Prompt and answer together are longer than the model's context or the KV cache."""
+
+
+class UnknownAdapterError(RequestRejectedError):
+    """A request names a LoRA adapter that the engine does not have.
+
+    Attributes:
+        name: the adapter.
+        loaded: those that it has, sorted; empty where it has none.
+    """
+
+    def __init__(self, name: str, loaded: Sequence[str] = ()) -> None:
+        self.name = name
+        self.loaded = tuple(sorted(loaded))
+        if self.loaded:
+            there = (
+                f"; it has {', '.join(map(repr, self.loaded))}. Name one of these, or load it (`load_lora`)"
+            )
+        else:
+            there = f', and no other: give it some, engine_args={{"lora_paths": {{{name!r}: "its folder"}}}}'
+        super().__init__(f"the engine has no LoRA adapter {name!r}{there}")
 
 
 class ModelError(FlashAgentsError):
@@ -165,6 +186,7 @@ __all__ = [
     "ToolCallError",
     "TraceFileError",
     "TrainingError",
+    "UnknownAdapterError",
     "UnsupportedFeatureError",
     "UpstreamFailedError",
 ]

@@ -20,8 +20,12 @@ async def plugin_figures(engine: Engine) -> Figures:
 
 
 def numbers(server: dict[str, Any]) -> Figures:
-    """The plug-in's numbers in a server's state; whatever has another form is left out."""
-    states = server.get("internal_states")
+    """The plug-in's numbers; whatever has another form is left out.
+
+    `server` is what an engine's `internal_state` gives: a scheduler's state (embedded), or a server's, which
+    has its schedulers' in a list.
+    """
+    states = server.get("internal_states", [server])
     first = states[0] if isinstance(states, list) and states else {}
     ours = first.get("flashagents") if isinstance(first, dict) else None
     features = ours.get("features") if isinstance(ours, dict) else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ._version import __version__
 from .errors import ContextLengthError, EngineClosedError, EngineDiedError, RequestRejectedError
+from .html_tables import engine_html
 from .types import (
     Delta,
     EngineInfo,
@@ -97,6 +98,9 @@ class ScriptedEngine:
         self._used: dict[str, int] = {}
         self._info: EngineInfo | None = None
         self._dead: Exception | None = None
+
+    def _repr_html_(self) -> str:
+        return engine_html(self)
 
     @property
     def info(self) -> EngineInfo | None:

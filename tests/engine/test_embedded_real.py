@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer
 
-from flashagents_runtime import EngineStartError, GenerateRequest, RequestRejectedError, SamplingParams
+from flashagents_runtime import (
+    EngineStartError,
+    GenerateRequest,
+    RequestRejectedError,
+    SamplingParams,
+    UnknownAdapterError,
+)
 from flashagents_runtime.embedded import EmbeddedEngine
+from flashagents_runtime.plugin_figures import plugin_figures
+from flashagents_runtime.top import EmbeddedSource
 from flashagents_runtime.types import Delta
 
 
@@ -47,6 +56,16 @@ async def test_what_it_says_of_itself(real_engine: EmbeddedEngine) -> None:
     state = await real_engine.state()
     assert state.kv_used + state.kv_cached + state.kv_free == state.kv_total == info.max_total_tokens
     assert (await real_engine.internal_state())["flashagents"]["hooks"]
+
+
+async def test_what_others_see_of_it(real_engine: EmbeddedEngine, prompt: list[int]) -> None:
+    await run(real_engine, prompt)
+    looks = await EmbeddedSource(os.getpid()).look()  # all engines of this process
+    [look] = [one for one in looks if one.counts == real_engine.tally.counts()]
+    assert look.info == real_engine.info and look.counts is not None
+    assert look.counts.prompt >= len(prompt) and look.state.running == 0
+    assert {"soft_pins", "intra_turn"} <= set(look.plugin)
+    assert look.plugin.keys() == (await plugin_figures(real_engine)).keys()
 
 
 async def test_a_repeated_prompt_is_read_from_the_radix_cache(
@@ -151,7 +170,7 @@ async def test_json_schema_is_enforced(real_engine: EmbeddedEngine, prompt: list
 
 
 async def test_sglang_s_refusals_are_rejections(real_engine: EmbeddedEngine, prompt: list[int]) -> None:
-    with pytest.raises(RequestRejectedError, match=r"(?i)lora"):
+    with pytest.raises(UnknownAdapterError, match="no LoRA adapter 'nobody', and no other"):
         async for _ in real_engine.generate(GenerateRequest(input_ids=prompt, lora="nobody")):
             pass
     with pytest.raises(RequestRejectedError, match="temperature"):

@@ -13,7 +13,7 @@ import pytest
 from flashagents_autogen import FlashAgentsChatCompletionClient
 from flashagents_autogen.teams.timeline import same_texts
 from flashagents_runtime.embedded import EmbeddedEngine
-from flashagents_runtime.errors import EngineStartError, RequestRejectedError, UnsupportedFeatureError
+from flashagents_runtime.errors import EngineStartError, UnknownAdapterError, UnsupportedFeatureError
 from flashagents_runtime.handoff import Prefiller
 from flashagents_runtime.types import GenerateRequest, SamplingParams
 from helpers.examples import load_example
@@ -106,8 +106,9 @@ async def test_adapters_come_and_go(
     assert await engine.flush_cache()
     with pytest.raises(UnsupportedFeatureError, match="'late' does not fit its sharing group 'team'"):
         await engine.load_lora("late", role(folder, model_path, "misfit", shared_a=None))
-    with pytest.raises(RequestRejectedError, match="late"):
+    with pytest.raises(UnknownAdapterError, match="no LoRA adapter 'late'; it has") as caught:
         await ask(engine, "late", text[:20])
+    assert set(caught.value.loaded) == set(ROLES)
     await engine.load_lora("late", role(folder, model_path, "late"))
     first, _ = await ask(engine, "late", text[:60])
     _, result = await ask(engine, "act", text[:60])

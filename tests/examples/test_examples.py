@@ -259,7 +259,7 @@ def roles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     config = {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 2}
     (tmp_path / "config.json").write_text(json.dumps(config))
     monkeypatch.setattr(example, "EmbeddedEngine", ManyRoles)
-    monkeypatch.setattr(example, "resolve_model", lambda model: tmp_path)
+    monkeypatch.setattr(example, "resolve_model", lambda model, **options: tmp_path)
     monkeypatch.setattr(ManyRoles, "built", [])
     return example
 

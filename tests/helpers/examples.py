@@ -13,11 +13,12 @@ from flashagents_autogen import FlashAgentsChatCompletionClient
 from flashagents_runtime import ScriptedEngine
 
 ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
 
 
 def load_example(name: str) -> ModuleType:
     """`examples/<name>/main.py`, anew."""
-    return _load(f"example_{name}", ROOT / "examples" / name / "main.py")
+    return _load(f"example_{name}", EXAMPLES / name / "main.py")
 
 
 def load_benchmark(path: str) -> ModuleType:

@@ -14,7 +14,7 @@ SERVER: dict[str, Any] = {
                     "soft_pins": {"active": True, "pins": 3, "expired": 0},
                     "warmup_budget": {"active": True, "share": None, "held": 1.5},
                     "sjf": {"active": False, "reason": "off"},
-                    "lora_sharing": {"active": True, "scheme": "base_lr", "row_bytes": 1024},
+                    "lora_sharing": {"active": True, "scheme": "base_lr", "token_bytes_rows": 1024},
                 }
             }
         }
@@ -23,7 +23,7 @@ SERVER: dict[str, Any] = {
 FIGURES = {
     "soft_pins": {"pins": 3, "expired": 0},
     "warmup_budget": {"held": 1.5},
-    "lora_sharing": {"row_bytes": 1024},
+    "lora_sharing": {"token_bytes_rows": 1024},
 }
 
 

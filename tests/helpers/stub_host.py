@@ -28,6 +28,8 @@ INFO = EngineInfo(
     features=[],
 )
 
+FEATURES = {"soft_pins": {"active": True, "pins": 3}, "sjf": {"active": False}}
+
 
 def log(line: str) -> None:
     sys.stdout.write(line + "\n")
@@ -98,7 +100,9 @@ class StubHost:
                 figures = dict(
                     kv_total=9, kv_used=len(self.aborted), kv_cached=0, kv_free=9, running=0, waiting=0
                 )
-                self.send(wire.Answer(message.id, figures))
+                plugged = {"flashagents": {"kv": figures, "features": FEATURES}}
+                says = plugged if message.method == "internal_state" and self.mode == "plugged" else figures
+                self.send(wire.Answer(message.id, says))
 
     def generate(self, request: GenerateRequest) -> None:
         n = request.sampling.max_new_tokens or 3
@@ -113,6 +117,11 @@ class StubHost:
                 time.sleep(600)
             if self.mode == "reject":
                 self.send(wire.Failed(request.rid, "too silly", True))
+                return
+            if request.lora is not None:
+                has = "All loaded adapters: dict_keys(['actor'])."
+                says = f"Got LoRA adapter that has never been loaded: {request.lora}\n{has}"
+                self.send(wire.Failed(request.rid, says, True))
                 return
             if self.mode == "slow":
                 self.receive(0.02)

@@ -33,6 +33,7 @@ def test_a_comparison_of_twelve_agents(tmp_path: Path) -> None:
         assert page.locator("#sums tr:first-child td").count() == 4, "both traces, and the part"
         assert page.locator("table.turns").count() == 2
         assert page.locator("table.turns tbody tr").count() == 48
+        assert page.locator("table.groups").count() == 2 and "By agent: with" in page.content()
         assert complaints == []
 
 

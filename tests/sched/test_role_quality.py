@@ -131,5 +131,9 @@ def test_the_schemes_are_measured(text_model: Path, work: Path, tmp_path: Path) 
 
 def test_without_a_shared_a_base_lr_is_refused(text_model: Path, work: Path) -> None:
     own = Cell("facts", "engine", "base_lr", "own", 0).folders(work)
-    with pytest.raises(RuntimeError, match="does not fit its sharing group 'agents'"):
-        SharingHarness(text_model, "base_lr", own)
+    plan = {"plan": own["plan"]}
+    with SharingHarness(text_model, "base_lr", plan, {"team": ["plan", "action"]}) as harness:
+        result = harness.load("action", own["action"])
+        assert not result.success
+        assert "'action' does not fit its sharing group 'team'" in result.error_message
+        assert "train-roles --shared-a" in result.error_message

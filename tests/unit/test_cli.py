@@ -71,6 +71,38 @@ def test_prepare_model_prints_the_folder_alone(monkeypatch: pytest.MonkeyPatch, 
     assert run("prepare-model", "--quiet") == (0, f"{tmp_path}\n", "")
 
 
+def test_prepare_model_for_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(model_store, "resolve_model", lambda name, *, progress: tmp_path)
+    code, out, err = run("prepare-model", "--quiet", "--json")
+    assert (code, json.loads(out), err) == (0, {"model": str(tmp_path)}, "")
+
+
+@pytest.mark.parametrize(("report", "says"), [(GOOD, ""), (BAD, "sglang: install it")], ids=["good", "bad"])
+def test_a_quiet_doctor_says_only_what_is_wrong(
+    report: Report, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda **kwargs: report)
+    code, out, err = run("doctor", "--quiet")
+    assert code == (0 if report.ok else 1) and err == ""
+    assert out.startswith(says) and bool(out) == bool(says)
+
+
+def test_a_quiet_server_prepares_in_silence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[object] = []
+
+    def resolve(name: str | None, *, progress: object) -> Path:
+        assert callable(progress)
+        progress(Progress("Downloading", 0.5))
+        return tmp_path
+
+    monkeypatch.setattr(model_store, "resolve_model", resolve)
+    monkeypatch.setattr("flashagents_runtime.serve.serve", lambda *arguments: seen.append(arguments[1]))
+    assert run("serve", "--quiet", "--port", "1") == (0, "", "")
+    code, out, err = run("serve", "--port", "1")
+    assert (code, out) == (0, "") and "Downloading" in err
+    assert seen == [["--port", "1"]] * 2, "the rest is SGLang's"
+
+
 def test_our_errors_are_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def resolve(name: str | None, *, progress: object) -> Path:
         raise ModelDownloadError("no network: do this")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import re
 import unicodedata
 from fnmatch import fnmatch
@@ -87,7 +87,14 @@ def test_the_site_loads_nothing_from_elsewhere() -> None:
     assert "extra_javascript" not in SITE and "extra_css" not in SITE
 
 
-@pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=lambda page: page.stem)
+WRITTEN = ("cli",)  # by a script
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in sorted((DOCS / "reference").glob("*.md")) if page.stem not in WRITTEN],
+    ids=lambda page: page.stem,
+)
 def test_the_reference_names_what_exists(page: Path) -> None:
     names = re.findall(r"^::: ([\w.]+)$", page.read_text(), flags=re.M)
     assert names
@@ -95,6 +102,27 @@ def test_the_reference_names_what_exists(page: Path) -> None:
         module, _, attribute = name.rpartition(".")
         found = getattr(importlib.import_module(module), attribute, None) or importlib.import_module(name)
         assert found.__doc__, f"{name} has no docstring"
+
+
+def script(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_command_lines_page_is_new() -> None:
+    cli_page = script("cli_page")
+    assert cli_page.PAGE.read_text() == cli_page.page(), "run python scripts/cli_page.py"
+
+
+def test_the_drawings_are_new_and_shown() -> None:
+    drawings = script("drawings")
+    pages = "".join(page.read_text() for page in DOCS.glob("*.md"))
+    for name, make in drawings.DRAWINGS.items():
+        assert (drawings.FOLDER / f"{name}.svg").read_text() == make().svg(), "run scripts/drawings.py"
+        assert f"](drawings/{name}.svg)" in pages
 
 
 def test_troubleshooting_quotes_real_messages() -> None:

@@ -25,6 +25,7 @@ from flashagents_runtime import (
     GenerateRequest,
     RequestRejectedError,
     SamplingParams,
+    UnknownAdapterError,
 )
 from flashagents_runtime.embedded import EmbeddedEngine, host_process, run_dir
 from helpers import stub_host
@@ -71,6 +72,13 @@ async def test_generates_and_reports_usage() -> None:
     assert [d.token_ids for d in deltas] == [[0], [1], [2], [3]]
     assert [d.result is not None for d in deltas] == [False, False, False, True]
     assert deltas[-1].result is not None and deltas[-1].result.usage.completion_tokens == 4
+
+
+async def test_an_adapter_that_is_not_there_is_named() -> None:
+    async with EmbeddedEngine("ok") as engine:
+        with pytest.raises(UnknownAdapterError, match="no LoRA adapter 'nobody'; it has 'actor'"):
+            async for _ in engine.generate(GenerateRequest(input_ids=[1], lora="nobody")):
+                pass
 
 
 async def test_the_first_request_starts_the_engine() -> None:

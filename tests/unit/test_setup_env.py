@@ -62,10 +62,10 @@ def test_the_second_run_does_nothing(machine: SimpleNamespace) -> None:
 
 def test_tests_add_only_their_tools(machine: SimpleNamespace) -> None:
     machine.prepare("run")
-    added = machine.prepare("test")
-    assert len(added) == 2
-    assert added[0].endswith("test.txt") and "--no-deps" not in added[0]
-    assert added[1].endswith("train.txt") and "--no-deps" in added[1]
+    tools, train, docs = machine.prepare("test")
+    assert tools.endswith("test.txt") and "--no-deps" not in tools
+    assert train.endswith("train.txt") and "--no-deps" in train
+    assert docs.endswith("docs.txt"), "a test builds the documentation"
 
 
 def test_the_documentation_needs_no_test_tools(machine: SimpleNamespace) -> None:

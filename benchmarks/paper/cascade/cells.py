@@ -33,6 +33,8 @@ SETUPS = {
     "7b-rate50": Setup("qwen2.5-7b", rate=50),
     "32b-rate200": Setup("qwen2.5-32b", rate=200),
     "32b-rate50": Setup("qwen2.5-32b", rate=50),
+    "235b-rate200": Setup("qwen3-235b-a22b", rate=200),  # with --tp 4 or 8
+    "235b-rate50": Setup("qwen3-235b-a22b", rate=50),
     "tiny-shared": Setup("tiny"),  # for a CPU
     "tiny-rate200": Setup("tiny", rate=200),
 }

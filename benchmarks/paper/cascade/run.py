@@ -139,32 +139,40 @@ class Cascade:
 
 
 async def measure(args: argparse.Namespace) -> None:
-    """Start the engines, run, end them."""
+    """Start the engines, all or in turn, run, end them."""
     import torch
 
     cpu = not torch.cuda.is_available()
-    setup = SETUPS[args.setup]
+    device = "cpu" if cpu else torch.cuda.get_device_name()
+    out = Slice(args.out, common("sglang", "torch", "triton", device=device), args.budget_seconds)
     names = list(dict.fromkeys(VARIANTS[name].engine for name in args.variants))
+    asked = args.variants
     with tempfile.TemporaryDirectory() as folder:
-        path = write_model(Path(folder), setup.shape)
-        more = {"tp_size": args.tp} if args.tp > 1 else {}
-        async with AsyncExitStack() as stack:
-            engines = await stack.enter_async_context(running(names, path, cpu=cpu, more=more))
-            speaker: EmbeddedEngine | None = None
-            if setup.two_gpus:
-                found = await stack.enter_async_context(running(["stock-fcfs"], path, cpu=cpu, gpu=args.tp))
-                speaker = found["stock-fcfs"]
-            chat = HFChatTokenizer(path)
-            agents = {}
-            for name, engine in engines.items():
-                agents[name] = Agents(
-                    engine, chat, args.seed, speaker=speaker, rate=setup.rate, scale=args.scale
-                )
-                stack.push_async_callback(agents[name].close)
-            device = "cpu" if cpu else torch.cuda.get_device_name()
-            out = Slice(args.out, common("sglang", "torch", "triton", device=device), args.budget_seconds)
-            await Cascade(args, engines, agents).run(out)
-            out.end()
+        path = write_model(Path(folder), SETUPS[args.setup].shape)
+        for group in [[name] for name in names] if args.in_turn else [names]:
+            args.variants = [name for name in asked if VARIANTS[name].engine in group]
+            await beside_each_other(args, group, path, out, cpu=cpu)
+    out.end()
+
+
+async def beside_each_other(
+    args: argparse.Namespace, names: list[str], path: Path, out: Slice, *, cpu: bool
+) -> None:
+    """These engines at once, and what their variants lack."""
+    setup = SETUPS[args.setup]
+    more = {"tp_size": args.tp} if args.tp > 1 else {}
+    async with AsyncExitStack() as stack:
+        engines = await stack.enter_async_context(running(names, path, cpu=cpu, more=more))
+        speaker: EmbeddedEngine | None = None
+        if setup.two_gpus:
+            found = await stack.enter_async_context(running(["stock-fcfs"], path, cpu=cpu, gpu=args.tp))
+            speaker = found["stock-fcfs"]
+        chat = HFChatTokenizer(path)
+        agents = {}
+        for name, engine in engines.items():
+            agents[name] = Agents(engine, chat, args.seed, speaker=speaker, rate=setup.rate, scale=args.scale)
+            stack.push_async_callback(agents[name].close)
+        await Cascade(args, engines, agents).run(out)
 
 
 def main() -> None:
@@ -181,6 +189,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--scale", type=int, default=1, help="divides all token counts")
     parser.add_argument("--tp", type=int, default=1, help="GPUs of each engine")
+    parser.add_argument("--in-turn", action="store_true", help="one engine after another: large models")
     parser.add_argument("--budget-seconds", type=float, default=1e9, help="start no cell that ends later")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--out", type=Path, default=RESULTS / "paper_cascade.jsonl")

@@ -17,12 +17,16 @@ from ..engine_args import check_names
 from ..errors import EngineClosedError, EngineError, UnsupportedFeatureError
 from ..html_tables import engine_html
 from ..limits import check_request
+from ..looks import Look
 from ..lora_sharing.arguments import adapter_names
 from ..lora_sharing.config import parse
+from ..plugin_figures import numbers
+from ..tally import Tally
 from ..types import Delta, EngineInfo, EngineState, GenerateRequest, Progress, ProgressCallback
 from . import io_thread
 from .host_process import HostProcess
 from .stream import Stream
+from .window import Window
 
 
 class EmbeddedEngine:
@@ -37,6 +41,9 @@ class EmbeddedEngine:
         engine_args: arguments of `sglang.srt.server_args.ServerArgs`, by name. What is left out is
             SGLang's default on a GPU, and fitting values on a machine without one. Besides: `lora_sharing`
             and `lora_groups` (docs/lora-sharing.md).
+
+    Attributes:
+        tally: what it has been asked so far; `flashagents top` shows it.
 
     Raises:
         UnsupportedFeatureError: SGLang has no engine argument of that name (also a ValueError).
@@ -57,6 +64,7 @@ class EmbeddedEngine:
         )
         self.model = None if model is None else str(model)
         self.engine_args = engine_args
+        self.tally = Tally()
         self._lock = threading.RLock()  # re-entrant: a finalizer may close us inside
         self._pid = os.getpid()
         self._closed = False
@@ -123,8 +131,16 @@ class EmbeddedEngine:
             self._host = host
         info = await host.start()
         self._info = info
+        await host.open_window(Window(lambda: self._look(host, info)))
         self._tell(Progress("Ready", 1.0))
         return info
+
+    async def _look(self, host: HostProcess, info: EngineInfo) -> Look:
+        """In the I/O thread: what somebody sees who looks at this engine."""
+        server = await host.call("internal_state")
+        ours = server.get("flashagents")
+        state = EngineState(**(ours["kv"] if ours is not None else await host.call("state")))
+        return Look(info=info, state=state, plugin=numbers(server), counts=self.tally.counts(), pid=self._pid)
 
     def _resolve_model(self) -> str:
         from ..model_store import resolve_model
@@ -173,6 +189,8 @@ class EmbeddedEngine:
                     waiting = False
                     raise
                 waiting = delta.result is None
+                if delta.result is not None:
+                    self.tally.answered(request, delta.result.usage)
                 yield delta
         finally:
             stream.leave()

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from .. import wire
+from ..adapter_errors import rejection
 from ..errors import EngineClosedError, EngineDiedError, EngineError, EngineStartError, RequestRejectedError
 from ..redact import masked, secret_values
 from ..types import Delta, EngineInfo, GenerateRequest, Progress
 from .host_log import LogPipe, is_noise, last_exception, stage_of
 from .run_dir import RunDir, make_run_dir
 from .stream import Stream, deliver
+from .window import Window
 
 logger = logging.getLogger("flashagents_runtime.engine")
 
@@ -62,6 +64,7 @@ class HostProcess(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._run_dir: RunDir | None = None
+        self._window: Window | None = None
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._ready: asyncio.Future[EngineInfo] = loop.create_future()
@@ -149,7 +152,7 @@ class HostProcess(asyncio.Protocol):
         elif isinstance(message, wire.Failed):
             stream = self._streams.pop(message.rid, None)
             if stream is not None:
-                error = RequestRejectedError if message.rejected else EngineError
+                error = rejection if message.rejected else EngineError
                 deliver([(stream, error(message.message))])
         elif isinstance(message, wire.Answer):
             future = self._calls.pop(message.id, None)
@@ -217,6 +220,12 @@ class HostProcess(asyncio.Protocol):
         finally:
             self._calls.pop(call_id, None)
 
+    async def open_window(self, window: Window) -> None:
+        """Let others look at the engine for as long as it lives."""
+        if self._run_dir is not None and self._error is None:
+            self._window = window
+            await window.open(self._run_dir.path)
+
     # ---- the end
 
     @property
@@ -252,6 +261,8 @@ class HostProcess(asyncio.Protocol):
         await log_pipe.wait_closed(_LOG_GRACE_SECONDS)
         if self._transport is not None:
             self._transport.abort()
+        if self._window is not None:
+            self._window.close()
         if self._run_dir is not None:
             self._run_dir.remove()  # before anyone hears of the end: nothing is left by then
         self._error = self._reason(code)

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import EngineClosedError
 from ..html_tables import engine_html
+from ..tally import Tally
 from ..types import Delta, EngineInfo, EngineState, GenerateRequest, ProgressCallback
 from .engine import EmbeddedEngine
 
@@ -131,6 +132,11 @@ class EngineLease:
     def info(self) -> EngineInfo | None:
         """See `Engine.info`."""
         return self._entry.engine.info
+
+    @property
+    def tally(self) -> Tally:
+        """See `EmbeddedEngine`: of all who share the engine."""
+        return self._entry.engine.tally
 
     def _repr_html_(self) -> str:
         return engine_html(self)

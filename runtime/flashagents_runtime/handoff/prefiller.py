@@ -10,6 +10,7 @@ from time import monotonic
 
 from ..engine import Engine
 from ..errors import FlashAgentsError
+from ..tally import tally_of
 from ..types import Delta, GenerateRequest, SamplingParams
 from .chunk_sizer import ChunkSizer, PrefillCurve
 from .common_prefix import common_prefix
@@ -94,6 +95,8 @@ class Prefiller:
             workflow=workflow,
         )
         self._sessions[session] = None
+        if (tally := tally_of(self.engine)) is not None:
+            tally.opened()
         return session
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
@@ -208,6 +211,9 @@ class Prefiller:
 
     def forget(self, session: PrefillSession) -> None:
         """A session has closed."""
+        if (tally := tally_of(self.engine)) is not None:
+            figures = session.figures
+            tally.closed(computed=figures.computed, prewarmed=figures.prewarmed, wasted=figures.wasted)
         self._sessions.pop(session, None)
         self.changed_now()
 

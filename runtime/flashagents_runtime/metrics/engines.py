@@ -71,6 +71,14 @@ class EngineCollector:
         plugin = self._family(
             "flashagents_plugin", "What the plug-in counts.", labels=["engine", "feature", "figure"]
         )
+        pins = self._family(
+            "flashagents_pins", "Prefill sessions whose KV is evicted last.", labels=["engine"]
+        )
+        rows = self._family(
+            "flashagents_lr_bytes",
+            "LR rows of shared LoRA caches, beside K and V.",
+            labels=["engine", "state"],
+        )
         for engine in self._engines:
             found = self._ask(engine)
             if found is None:
@@ -83,7 +91,13 @@ class EngineCollector:
             for feature, counted in figures.items():
                 for figure, value in counted.items():
                     plugin.add_metric([name, feature, figure], value)
-        yield from (kv, requests, plugin)
+            if "pins" in (soft := figures.get("soft_pins", {})):
+                pins.add_metric([name], soft["pins"])
+            if "token_bytes_rows" in (sharing := figures.get("lora_sharing", {})):
+                each = sharing["token_bytes_rows"]
+                rows.add_metric([name, "allocated"], each * state.kv_total)
+                rows.add_metric([name, "in use"], each * (state.kv_total - state.kv_free))
+        yield from (kv, requests, plugin, pins, rows)
 
     def _ask(self, engine: Engine) -> tuple[EngineState, Figures] | None:
         if engine.info is None:

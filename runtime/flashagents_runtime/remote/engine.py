@@ -14,6 +14,7 @@ import aiohttp
 import msgspec
 
 from .._version import __version__
+from ..adapter_errors import unknown_adapter
 from ..errors import (
     EngineClosedError,
     EngineDiedError,
@@ -216,7 +217,7 @@ class RemoteEngine:
         code = entry.get("code")
         message = self._server.masked(str(entry.get("message") or error)[:2000])
         refused = isinstance(code, int) and 400 <= code < 500
-        return RequestRejectedError(message) if refused else EngineError(message)
+        return unknown_adapter(message) or (RequestRejectedError if refused else EngineError)(message)
 
     async def abort(self, rid: str) -> None:
         """See `Engine.abort`."""

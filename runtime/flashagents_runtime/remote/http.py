@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from ..errors import EngineClosedError, EngineDiedError, EngineError, RequestRejectedError
+from ..adapter_errors import rejection
+from ..errors import EngineClosedError, EngineDiedError, EngineError
 from ..redact import masked
 
 _TRIES = 3
@@ -141,7 +142,7 @@ class Server:
         if 300 <= response.status < 400:
             return EngineError(f"{message} (redirects are not followed: give the server's own address)")
         if 400 <= response.status < 500:
-            return RequestRejectedError(message)
+            return rejection(message)
         return EngineError(message)
 
     async def leave_loop(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,8 @@ def train_role(
     dtype = ("float32" if cpu else "bfloat16") if recipe.dtype == "auto" else recipe.dtype
     seed = recipe.role_seed(role)
     set_seed(seed)
-    backbone = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
+    with _without_bar():
+        backbone = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
     backbone.config.use_cache = False
     adapted = get_peft_model(
         backbone,
@@ -106,6 +108,20 @@ def train_role(
     trainer.train(resume_from_checkpoint=get_last_checkpoint(checkpoints))
     adapted.save_pretrained(out)
     return [float(line["loss"]) for line in trainer.state.log_history if "loss" in line]
+
+
+@contextlib.contextmanager
+def _without_bar() -> Iterator[None]:
+    """No bar of transformers' own for the weights: it would be drawn across ours."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _by_length(base: Any) -> Any:

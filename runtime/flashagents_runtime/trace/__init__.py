@@ -20,6 +20,7 @@ from .events import (
     recording,
     remove_sink,
 )
+from .groups import Group
 from .recorder import Trace, check_target
 from .scope import Scope, current_scope, scope
 from .view import Gaps, Row, Summary, TraceView
@@ -30,6 +31,7 @@ __all__ = [
     "Chunk",
     "Event",
     "Gaps",
+    "Group",
     "Handoff",
     "Mark",
     "Outcome",

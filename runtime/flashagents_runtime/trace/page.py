@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import jinja2
 
 from .._extras import require
-from .tables import COLUMNS, summary_rows, turn_rows
+from .tables import COLUMNS, GROUP_COLUMNS, group_tables, summary_rows, turn_rows
 from .timeline import EXTRA, timeline
 
 if TYPE_CHECKING:
@@ -42,8 +42,9 @@ def page(trace: Trace, compare: Trace | None = None) -> str:
         names=names,
         summary=summary_rows([view.summary for view in views]),
         columns=list(COLUMNS.values()),
+        group_columns=list(GROUP_COLUMNS.values()),
         turns=[
-            (name, turn_rows(view.rows), one.dropped)
+            (name, group_tables(view), turn_rows(view.rows), one.dropped)
             for name, view, one in zip(names, views, traces, strict=True)
         ],
     )

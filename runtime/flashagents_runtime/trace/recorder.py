@@ -11,6 +11,7 @@ import msgspec
 from .. import _extras
 from ..errors import TraceFileError
 from .events import AnyEvent, add_sink, remove_sink
+from .groups import KINDS
 from .view import TraceView
 
 FORMAT = 1  # of the .jsonl files
@@ -187,9 +188,10 @@ class Trace:
         return trace_html(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Sums and rows as JSON values."""
+        """Sums, rows, and sums by agent, engine and workflow as JSON values."""
         view = self.view
         out = {"name": self.name, "dropped": self.dropped, "summary": view.summary, "turns": view.rows}
+        out |= {f"by_{by}": view.groups(by) for by in KINDS}
         return dict(msgspec.to_builtins(out))
 
 

@@ -7,7 +7,8 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ..html_tables import html_table, shown
-from .view import Row, Summary
+from .groups import KINDS
+from .view import Row, Summary, TraceView
 
 if TYPE_CHECKING:
     from .recorder import Trace
@@ -53,6 +54,32 @@ def cell(name: str, value: Any) -> str:
     return f"{value * 1000:,.1f}" if name in _MS and value is not None else shown(value)
 
 
+GROUP_COLUMNS = {
+    "name": "",
+    "turns": "turns",
+    "gap": "hand-off ms, mean",
+    "first_token": "first token ms, mean",
+    "seconds": "seconds, summed",
+    "prompt": "prompt",
+    "cached": "cached",
+    "prewarmed": "prewarmed",
+    "shared_in_turn": "shared in turn",
+    "wasted": "wasted",
+    "completion": "completion",
+}
+
+
+def group_tables(view: TraceView) -> list[tuple[str, list[list[str]]]]:
+    """Title and rows by `GROUP_COLUMNS` of each grouping with more than one group."""
+    tables = []
+    for by in KINDS:
+        found = view.groups(by)
+        if len(found) > 1:
+            rows = [[cell(name, getattr(group, name)) for name in GROUP_COLUMNS] for group in found]
+            tables.append((f"By {by}", rows))
+    return tables
+
+
 def turn_rows(rows: Iterable[Row]) -> list[list[str]]:
     """The table of turns, as texts, by `COLUMNS`."""
     return [[cell(name, getattr(row, name)) for name in COLUMNS] for row in rows]
@@ -86,8 +113,10 @@ def trace_html(trace: Trace) -> str:
 
 __all__ = [
     "COLUMNS",
+    "GROUP_COLUMNS",
     "SUMMARY",
     "cell",
+    "group_tables",
     "summary_rows",
     "trace_html",
     "turn_rows",

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
+from . import groups as _groups
 from .events import AnyEvent, Chunk, Event, Handoff, Mark, SessionEnd, ToolRun, Turn
 
 _E = TypeVar("_E", bound=Event)
@@ -201,6 +202,10 @@ class TraceView:
                 )
             )
         return rows
+
+    def groups(self, by: _groups.By) -> list[_groups.Group]:
+        """Sums of the turns of each agent, engine or workflow. Raises ValueError for another word."""
+        return _groups.groups(self.rows, by)
 
     @cached_property
     def summary(self) -> Summary:

@@ -106,3 +106,15 @@ def test_rows_name_what_was_run() -> None:
         for line in path.read_text().splitlines():
             row = json.loads(line)
             assert row["command"].startswith("python benchmarks/paper/") and row["commit"] != "unknown"
+
+
+def test_the_large_shape_is_what_its_name_says_and_fits_on_four_gpus() -> None:
+    from benchmarks.handoff.model import SHAPES
+    from benchmarks.paper.memory import kv_bytes, parameters, tokens
+
+    assert parameters(SHAPES["qwen3-235b-a22b"]) == pytest.approx(235e9, rel=0.01)
+    assert parameters(SHAPES["qwen2.5-7b"]) == pytest.approx(7.6e9, rel=0.01)
+    assert kv_bytes(SHAPES["qwen2.5-7b"], 1) == 57344
+    assert kv_bytes(SHAPES["qwen3-235b-a22b"], 8) == kv_bytes(SHAPES["qwen3-235b-a22b"], 4), "four KV heads"
+    assert tokens(SHAPES["qwen3-235b-a22b"], 2, gib=139) == 0
+    assert tokens(SHAPES["qwen3-235b-a22b"], 4, gib=139) > 8 * (4000 + 2048), "the largest cell"

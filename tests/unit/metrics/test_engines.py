@@ -42,6 +42,8 @@ def collect(registry: CollectorRegistry) -> Iterator[Any]:
 
 async def test_numbers_of_active_features() -> None:
     assert numbers(SERVER) == FIGURES == await plugin_figures(PluggedEngine())
+    [scheduler] = SERVER["internal_states"]
+    assert numbers(scheduler) == FIGURES, "as an embedded engine says it"
     assert await plugin_figures(ScriptedEngine()) == {}
 
 
@@ -72,7 +74,10 @@ async def test_what_prometheus_sees(registry: CollectorRegistry, collect: Any) -
     assert await asyncio.to_thread(value, "kv_tokens", state="free") == 1000
     assert await asyncio.to_thread(value, "requests", state="running") == 0
     assert await asyncio.to_thread(value, "plugin", feature="soft_pins", figure="pins") == 3
-    assert await asyncio.to_thread(value, "plugin", feature="lora_sharing", figure="row_bytes") == 1024
+    assert await asyncio.to_thread(value, "plugin", feature="lora_sharing", figure="token_bytes_rows") == 1024
+    assert await asyncio.to_thread(value, "pins") == 3
+    assert await asyncio.to_thread(value, "lr_bytes", state="allocated") == 1024 * 1000
+    assert await asyncio.to_thread(value, "lr_bytes", state="in use") == 0
 
 
 async def test_engines_that_are_not_up_are_left_out(

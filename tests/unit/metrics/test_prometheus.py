@@ -18,7 +18,10 @@ from helpers.clients import scripted, user
 from helpers.plugged_engine import PluggedEngine
 from helpers.traces import ENGINE, made_up
 
-ENGINE_METRICS = ("flashagents_kv_tokens", "flashagents_requests", "flashagents_plugin")
+ENGINE_METRICS = (
+    *("flashagents_kv_tokens", "flashagents_requests", "flashagents_plugin"),
+    *("flashagents_pins", "flashagents_lr_bytes"),
+)
 
 
 @pytest.fixture

@@ -112,8 +112,8 @@ def test_only_the_adapter_knows_a_roles_word() -> None:
         assert not any(word in head.split() for of_role in words.values() for word in of_role.values())
         assert all(a != b for a, b in itertools.pairwise(speakers))
         for role, pair in trajectory.pairs():
-            box = pair.input.rsplit("What is in box ", 1)[1][0]
-            [thing] = [t for t in facts.THINGS if f"box {box} a {t}" in head]
+            box = pair.input.rsplit("\nbox ", 1)[1][0]
+            [thing] = [t for t in facts.THINGS if f"box {box}: {t}\n" in head]
             assert pair.output == f" {words[role][thing]}"
             assert pair.output not in pair.input
     assert facts.make(3, seed=1) == facts.make(3, seed=1)

@@ -1,4 +1,4 @@
-"""`flashagents trace show` and `flashagents top`."""
+"""`flashagents trace show`, and what notebooks show of engines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from flashagents_runtime import ScriptedEngine, cli, embedded, remote, top
+from flashagents_autogen import FlashRequestUsage
+from flashagents_runtime import ScriptedEngine, Usage, cli, embedded, remote
 from flashagents_runtime.trace import Trace, Turn
 from flashagents_runtime.trace.terminal import show
 from helpers.traces import made_up
@@ -40,6 +41,7 @@ def test_show_for_programs(file: Path) -> None:
     assert code == 0 and answer["name"] == "a run"
     assert answer["summary"]["turns"] == len(answer["turns"]) == 5
     assert answer["turns"][1]["agent"] == "agent_01"
+    assert [group["name"] for group in answer["by_agent"]] == ["agent_00", "agent_01", "agent_02"]
 
 
 @pytest.mark.long
@@ -72,38 +74,18 @@ def test_names_are_no_markup() -> None:
     assert "[red]a[/]" in out.getvalue() and "[bold]x" in out.getvalue()
 
 
-class FakeServer(ScriptedEngine):
-    def __init__(self, url: str, *, api_key: str | None = None) -> None:
-        super().__init__(model="org/Model-7B", max_total_tokens=1000)
-
-    async def internal_state(self) -> dict[str, object]:
-        features = {"soft_pins": {"active": True, "pins": 7, "evicted_tokens": 12345}}
-        return {"internal_states": [{"flashagents": {"features": features}}]}
-
-
-def test_top(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "RemoteEngine", FakeServer)
-    code, out, _ = run("top", "http://localhost:1", "--count", "2", "--interval", "0.05", "--json")
-    looks = [json.loads(line) for line in out.splitlines()]
-    assert code == 0 and len(looks) == 2
-    assert (looks[0]["kv_total"], looks[0]["running"]) == (1000, 0)
-    assert looks[0]["plugin"]["soft_pins"]["pins"] == 7
-    code, out, _ = run("top", "--count", "1")
-    assert code == 0 and "Model-7B" in out and "requests running" in out and "1,000" in out
-    assert "soft_pins" in out and "evicted tokens" in out and "12,345" in out
-
-
-async def test_a_look_a_time() -> None:
-    engine = ScriptedEngine()
-    await engine.start()
-    assert len([state async for state in top.states(engine, 0, 3)]) == 3
-
-
 async def test_notebooks_see_figures() -> None:
     engine = ScriptedEngine(model="<b>")
     info = await engine.start()
     assert "&lt;b&gt;" in info._repr_html_() and "<b>Engine</b>" in info._repr_html_()
     assert "kv total" in (await engine.state())._repr_html_()
+
+
+def test_notebooks_see_usage() -> None:
+    usage = Usage(prompt_tokens=1200, cached_tokens=1100, prewarmed_tokens=900, completion_tokens=7)
+    for shown in (usage, FlashRequestUsage.of(usage)):
+        html = shown._repr_html_()
+        assert "prewarmed tokens" in html and "1,100" in html
 
 
 async def test_notebooks_see_engines() -> None:
@@ -112,4 +94,5 @@ async def test_notebooks_see_engines() -> None:
     await engine.close()
     lease = embedded.acquire_engine("some model")
     assert "not started" in lease._repr_html_() and "not started" in lease.engine._repr_html_()
+    assert "not started" in ScriptedEngine()._repr_html_()
     await lease.close()

@@ -67,6 +67,22 @@ def test_sums() -> None:
     assert rows[0].start == 0 and all(row.rate == pytest.approx(60, rel=0.05) for row in rows)
 
 
+def test_sums_by_agent_engine_and_workflow() -> None:
+    view = made_up(agents=3, workflows=2, turns=6).view
+    for by, names in (("agent", 3), ("engine", 1), ("workflow", 2)):
+        found = view.groups(by)  # type: ignore[arg-type]
+        assert len(found) == names
+        for name in ("turns", "prompt", "cached", "prewarmed", "wasted", "completion"):
+            assert sum(getattr(group, name) for group in found) == getattr(view.summary, name)
+    [engine] = view.groups("engine")
+    assert engine.gap == pytest.approx(view.summary.gap)
+    assert engine.first_token == pytest.approx(view.summary.first_token)
+    [nobody] = trace_of(turn("a", 0, 1, first=None)).view.groups("workflow")
+    assert (nobody.gap, nobody.first_token) == (None, None)
+    with pytest.raises(ValueError, match="by agent, engine, workflow"):
+        view.groups("mood")  # type: ignore[arg-type]
+
+
 def test_an_empty_trace_can_be_looked_at(tmp_path: Path) -> None:
     trace = Trace()
     assert trace.view.summary.seconds == 0
@@ -173,7 +189,8 @@ def test_a_page_has_both_traces_and_all_turns(tmp_path: Path) -> None:
     ours, other = made_up(name="with"), made_up(overlap=False, name="without", turns=7)
     page = Page(ours.save(tmp_path / "x.html", compare=other).read_text())
     assert page.cells.count("hand-off ms, mean") == 1
-    assert sum(tag == "tr" for tag, _ in page.tags) == (1 + 12) + (1 + 12) + (1 + 7)
+    groups = 2 * (1 + 4)  # by agent; there is one engine and one workflow
+    assert sum(tag == "tr" for tag, _ in page.tags) == (1 + 12) + (1 + 12) + (1 + 7) + groups
 
 
 def test_notebooks_see_a_table_that_trusts_no_name() -> None:
