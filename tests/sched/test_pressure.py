@@ -124,6 +124,20 @@ def test_useless_warm_ups_make_no_real_request_wait(model: Path, settings: str) 
         assert figures["soft_pins"]["gave_way"] > 5
 
 
+def test_agents_with_a_history_keep_their_cache(model: Path) -> None:
+    """Turns that continue the one before, and together fill three quarters of the pool: nothing is computed
+    again for the sake of what nobody needs."""
+    load = workflows(5, 4, 5, history=True)
+    alone = stock(model, load)
+    with SchedulerHarness(model, max_total_tokens=POOL) as s:
+        for disturbance in DISTURBANCES:
+            s.flush()
+            line = play(s, load, disturbance(random.Random(5)))
+            check(s, line, alone)
+            assert line.latency(0.99) <= 1.1 * alone.latency(0.99)
+            assert line.computed <= 1.1 * alone.computed
+
+
 def test_right_forecasts_make_the_same_load_shorter(model: Path) -> None:
     """The other side: what is warmed while agents think is not computed when they speak."""
     load = workflows(7, 4, 5, history=True)

@@ -115,7 +115,7 @@ def path(parent: Node, first: int, *lengths: int) -> list[Node]:
 
 
 def test_pins_hold_their_share_and_the_newest_of_them_stay(clock: Clock) -> None:
-    pins = Pins(10.0, clock, most=10)
+    pins = Pins(10.0, clock, most=lambda: 10)
     head, old, new = path(Node(0, None), 1, 4, 3, 3)
     branch, large = path(head, 4, 4, 20)
     pins.pin("old", old)

@@ -3,7 +3,7 @@
 Environment of the scheduler's process:
 
 - ``FLASHAGENTS_PIN_TTL``: seconds that a pin lasts after its session's last warm-up; 300
-- ``FLASHAGENTS_PIN_SHARE``: how much of the KV pool pins may hold; 0.5, and 1 or more for all of it
+- ``FLASHAGENTS_PIN_SHARE``: how much of the KV pool that no running request holds pins may hold; 0.5
 - ``FLASHAGENTS_WARMUP_SHARE``: by how much warm-ups may slow decodes; ``inf`` holds nothing back; 0.05, on a
   CPU ``inf``: there a prompt costs so much more than a decode step that nothing would be warm in time
 - ``FLASHAGENTS_SJF=1``: shortest job first, off by default
@@ -46,7 +46,12 @@ class SoftPins:
 
     def attach(self, ctx: Any, cache: Any) -> None:
         """See `Feature`."""
-        most = _number("FLASHAGENTS_PIN_SHARE", 0.5) * cache.token_to_kv_pool_allocator.size
+        share, allocator = _number("FLASHAGENTS_PIN_SHARE", 0.5), cache.token_to_kv_pool_allocator
+
+        def most() -> float:
+            """Of what no running request holds."""
+            return share * float(allocator.available_size() + cache.evictable_size())
+
         cache.pins = Pins(_number("FLASHAGENTS_PIN_TTL", 300.0), time.monotonic, most)
         cache.eviction_strategy = PinnedLast(cache.eviction_strategy, cache.pins)
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .. import sglang_seams as seams
-from .kinds import is_warm_up
+from .kinds import is_warm_up, state_of
 from .pass_budget import PassBudget
 
 #: Tokens of a pass beside decodes before one has been measured.
@@ -117,6 +117,11 @@ class Gate:
         most = scheduler.chunked_prefill_size or float("inf")
         if scheduler.is_mixed_chunk:  # decodes are part of the pass
             most = max(most - len(scheduler.running_batch.reqs), scheduler.page_size)
+        pins = state_of(scheduler.tree_cache, "pins")
+        if pins is not None:  # sessions together have a share of the cache, whatever they ask for
+            most = min(most, pins.most())
+            if most < scheduler.page_size:
+                return warm_ups
         tokens = fitting = 0
         for req in warm_ups:
             more = tokens + self._new_tokens(req, scheduler.tree_cache)
@@ -125,6 +130,10 @@ class Gate:
             tokens, fitting = more, fitting + 1
         if not self.budget.may_start(self._decoding, self._expected(int(min(tokens, most)))):
             return warm_ups
+        if pins is not None:
+            more = int(min(tokens, most))
+            if scheduler.token_to_kv_pool_allocator.available_size() < more:
+                pins.within_share(more)
         if tokens > most:
             self._cut(warm_ups[0], int(most), scheduler)
         return warm_ups[fitting:]

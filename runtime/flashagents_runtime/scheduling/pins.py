@@ -8,8 +8,9 @@ up, so all nodes above it are kept with it. When that node is evicted after all,
 parent: what is left of the prefix stays pinned.
 
 Sessions that are never used must not cost others their cache, however many there are. So pins hold at most
-`most` tokens, the newest of them; and what warm-ups alone have put there (`warm_only` of a node) is evicted
-before everything else once its pin has ended. The rest of the pool is for those who asked for an answer.
+`most` tokens, the newest of them, and make room for warm-ups themselves; and what warm-ups alone have put
+there (`warm_only` of a node) is evicted before everything else once its pin has ended. The rest of the pool
+is for those who asked for an answer.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ class Pins:
     Args:
         ttl: seconds after its last warm-up that a session's pin lasts.
         clock: the time in seconds, from any origin.
-        most: tokens that all pins may hold together, each counted once.
+        most: says how many tokens all pins may hold together now, each counted once.
     """
 
-    def __init__(self, ttl: float, clock: Callable[[], float], most: float = float("inf")) -> None:
+    def __init__(
+        self, ttl: float, clock: Callable[[], float], most: Callable[[], float] = lambda: float("inf")
+    ) -> None:
         if ttl <= 0:
             raise ValueError(f"a pin's time to live should be above 0 seconds, not {ttl}")
         self.ttl = ttl
@@ -52,6 +55,8 @@ class Pins:
         self._count = 0
         self._grown = False
         """A pin has come since the last `within_share`."""
+        self._held = 0
+        """Tokens that they held then; evictions have taken of them since."""
         self.expired = 0
         self.gave_way = 0
         """Pins that ended because all together would have held too much."""
@@ -88,7 +93,7 @@ class Pins:
             key = radix_key(req.origin_input_ids[:length], req.extra_key, cache_salt=req.cache_salt)
             end = cache.match_prefix(match_params(key=key)).last_device_node
             mark_warm_only(end, length - req.cached_tokens)
-            if length > self.most:
+            if length > self.most():
                 self.drop(req.session_id)
                 self.gave_way += 1
             else:
@@ -129,25 +134,26 @@ class Pins:
             self.drop(session)
             self.expired += 1
 
-    def within_share(self) -> None:
-        """End the pins that would hold more than `most` tokens together with all newer ones."""
-        if not self._grown:
+    def within_share(self, more: int = 0) -> None:
+        """End the pins that would hold more than `most` tokens together with all newer ones, and `more`."""
+        most = self.most() - more
+        if not self._grown and self._held <= most:
             return
-        self._grown = False
         held: set[Any] = set()
         total = 0
         for session, pin in list(self._pins.items())[::-1]:
-            more, node = [], pin.node
+            path, node = [], pin.node
             while node.parent is not None and node not in held:
-                more.append(node)
+                path.append(node)
                 node = node.parent
-            tokens = sum(len(node.key) for node in more)
-            if total + tokens > self.most:
+            tokens = sum(len(node.key) for node in path)
+            if total + tokens > most:
                 self.drop(session)
                 self.gave_way += 1
             else:
                 total += tokens
-                held.update(more)
+                held.update(path)
+        self._grown, self._held = False, total
 
     def rank(self, node: Any) -> int | None:
         """The age of the newest pin at a node, larger is newer; None where nothing is pinned."""
