@@ -140,9 +140,16 @@ async def test_a_reader_who_leaves_stops_the_team() -> None:
 async def test_a_time_out_around_a_run_is_a_time_out() -> None:
     agents, engine = assistants("a", NEVER)
     team = FlashRoundRobinGroupChat(list(agents), max_turns=1)
+
+    async def run_out(limit: asyncio.Timeout) -> None:
+        await working(engine)
+        limit.reschedule(asyncio.get_running_loop().time())
+
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
+        async with asyncio.timeout(None) as limit:
+            ending = asyncio.create_task(run_out(limit))
             await team.run(task="Go.")
+    await ending
     assert len(cut_off(engine)) == 1
     await nothing_left(team)
 
