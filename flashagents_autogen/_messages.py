@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from autogen_core import Image
@@ -156,9 +156,16 @@ def to_tools(tools: Sequence[Tool | ToolSchema]) -> list[ToolDefinition]:
     out: list[ToolDefinition] = []
     for tool in tools:
         schema = tool.schema if isinstance(tool, Tool) else tool
+        if not isinstance(schema, Mapping):
+            raise TypeError(f"a tool is an autogen_core Tool or its schema, not {schema!r:.80}")
         if "name" not in schema:
             raise ValueError(f"a tool has no name: {dict(schema)!r:.200}; its schema needs 'name' at the top")
-        parameters = dict(schema.get("parameters") or {"type": "object", "properties": {}})
+        given = schema.get("parameters") or {"type": "object", "properties": {}}
+        if not isinstance(given, Mapping):
+            raise ValueError(
+                f"the parameters of tool {schema['name']!r:.80} should be a JSON schema, not {given!r:.80}"
+            )
+        parameters = dict(given)
         try:
             json.dumps(parameters)
         except (TypeError, ValueError, RecursionError) as e:

@@ -12,7 +12,8 @@ HOW_TO = {
         f"install the extra `{DISTRIBUTION}[gpu]` with uv (SGLang's own requirements clash with AutoGen's):"
         f' `uv pip install --overrides requirements/gpu-overrides.txt "{DISTRIBUTION}[gpu]"` (README.md,'
         " Installation); on a machine without a GPU `make demo` installs what is needed"
-    )
+    ),
+    "train": "in a checkout, `pip install --no-deps -r requirements/train.txt` beside the engine's packages",
 }
 
 

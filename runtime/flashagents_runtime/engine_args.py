@@ -1,17 +1,19 @@
-"""Names of SGLang's engine arguments, known without importing SGLang.
+"""SGLang's engine arguments, their names and simple types, known without importing SGLang.
 
-A misspelt name is found when an engine object is built, not a quarter of a minute later in its host
-process. `engine_args.txt` is written by ``python -m flashagents_runtime.engine_args``; a test holds it
-against the installed SGLang.
+A misspelt name or a text where a number belongs is found when an engine object is built, not minutes later in
+its host process. `engine_args.txt` is written by ``python -m flashagents_runtime.engine_args``; a test holds
+it against the installed SGLang.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from .errors import UnsupportedFeatureError
 from .sglang_seams import SGLANG_VERSION, symbol
@@ -20,34 +22,56 @@ OURS = frozenset({"lora_groups", "lora_sharing"})
 """Arguments of this project's own, which the host process takes out (`lora_sharing.arguments`)."""
 
 FILE = Path(__file__).with_name("engine_args.txt")
+_TYPES: dict[str, tuple[type, ...]] = {"bool": (bool,), "float": (float, int), "int": (int,), "str": (str,)}
+# As SGLang writes them: `A[Optional[int], ...]`. Other types are left to SGLang.
+_SIMPLE = re.compile(r"A\[(?:Optional\[)?(bool|float|int|str)[\],]")
 
 
 @cache
-def known_names() -> frozenset[str]:
-    """The fields of `sglang.srt.server_args.ServerArgs`."""
-    return frozenset(FILE.read_text().split())
+def known() -> Mapping[str, str | None]:
+    """The fields of `sglang.srt.server_args.ServerArgs`, each with its type where that is a simple one."""
+    found: dict[str, str | None] = {}
+    for line in FILE.read_text().splitlines():
+        name, _, kind = line.partition(" ")
+        found[name] = kind or None
+    return found
 
 
-def check_names(names: Iterable[str]) -> None:
-    """Raise UnsupportedFeatureError (also a ValueError) for a name that is none of SGLang's."""
-    known = known_names() | OURS
-    for name in names:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Refuse what SGLang cannot take.
+
+    Raises:
+        UnsupportedFeatureError: a name that is none of SGLang's (also a ValueError).
+        TypeError: a value of another type than the argument's; None and paths, where a text is asked for,
+            are left alone.
+    """
+    names = {*known(), *OURS}
+    for name, value in arguments.items():
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise UnsupportedFeatureError(f"SGLang {SGLANG_VERSION} has no engine argument {name!r}{hint}")
+        kind = known().get(name)
+        if kind is None or value is None or isinstance(value, Path):
+            continue
+        if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "bool"):
+            raise TypeError(f"engine argument {name!r} takes a value of type {kind}, not {value!r:.80}")
 
 
-def installed_names() -> list[str]:
-    """The names of the installed SGLang, sorted; imports it."""
+def installed_lines() -> list[str]:
+    """What `FILE` should hold for the installed SGLang, sorted; imports it."""
     server_args_class = symbol("sglang.srt.entrypoints.engine.Engine").server_args_class
-    return sorted(field.name for field in dataclasses.fields(server_args_class))
+    lines = []
+    for field in dataclasses.fields(server_args_class):
+        simple = _SIMPLE.match(str(field.type))
+        lines.append(f"{field.name} {simple[1]}" if simple else field.name)
+    return sorted(lines)
 
 
 if __name__ == "__main__":
     from . import cpu_shims
 
     cpu_shims.install()
-    FILE.write_text("\n".join(installed_names()) + "\n")
+    FILE.write_text("\n".join(installed_lines()) + "\n")
 
-__all__ = ["OURS", "check_names", "installed_names", "known_names"]
+__all__ = ["OURS", "check_arguments", "installed_lines", "known"]

@@ -23,11 +23,15 @@ def check_request(request: GenerateRequest, info: EngineInfo) -> None:
         )
     room = min(info.context_length, info.max_total_tokens)
     if n + 1 > room:
-        what = "model's context" if room == info.context_length else "engine's KV cache"
+        if room == info.context_length:
+            raise ContextLengthError(
+                f"the prompt has {n} tokens, but the model's context holds {room} (answer included): shorten "
+                "the conversation, or use a model with a longer context; only an engine that was given less than "
+                "its model has can be given more (engine argument 'context_length')"
+            )
         raise ContextLengthError(
-            f"the prompt has {n} tokens, but the {what} holds {room} (answer included): shorten the "
-            "conversation, or give the engine more room (engine argument "
-            f"{'context_length' if room == info.context_length else 'max_total_tokens'!r})"
+            f"the prompt has {n} tokens, but the engine's KV cache holds {room} (answer included): shorten "
+            "the conversation, or give the engine more room (engine argument 'max_total_tokens')"
         )
     wanted = request.sampling.max_new_tokens
     if wanted is not None and n + wanted > info.context_length:

@@ -36,8 +36,8 @@ def test_seam_fits(seam: Seam) -> None:
 
 
 def test_the_names_of_engine_arguments_are_those_of_the_installed_release() -> None:
-    assert engine_args.FILE.read_text().split() == engine_args.installed_names()
-    assert {*default_args(True), *default_args(False)} <= engine_args.known_names()
+    assert engine_args.FILE.read_text().splitlines() == engine_args.installed_lines()
+    assert {*default_args(True), *default_args(False)} <= engine_args.known().keys()
 
 
 def test_misfits_are_named() -> None:

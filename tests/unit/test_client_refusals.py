@@ -47,6 +47,24 @@ async def test_a_tool_without_a_name() -> None:
         await client.create([user()], tools=[{"parameters": {}}])  # type: ignore[typeddict-item]
 
 
+@pytest.mark.parametrize(
+    ("tool", "error", "message"),
+    [
+        (3, TypeError, "a tool is an autogen_core Tool or its schema, not 3"),
+        (
+            {"name": "look", "parameters": "nonsense"},
+            ValueError,
+            "'look' should be a JSON schema, not 'nonsense'",
+        ),
+    ],
+)
+async def test_a_tool_that_is_none(tool: Any, error: type[Exception], message: str) -> None:
+    client, engine = scripted("a")
+    with pytest.raises(error, match=message):
+        await client.create([user()], tools=[tool])
+    assert engine.info is None, "nothing was started for it"
+
+
 async def test_an_image_without_vision() -> None:
     client, _ = scripted("a")
     with pytest.raises(UnsupportedFeatureError, match="vision"):

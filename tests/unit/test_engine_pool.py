@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,3 +81,29 @@ def test_bad_arguments_are_refused_at_once() -> None:
         acquire_engine(None, {"max-total-token": 64})
     with pytest.raises(ValueError, match=r"no engine argument 'zzz'$"):
         EmbeddedEngine(zzz=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        ({"mem_fraction_static": "lots"}, "float"),
+        ({"max_total_tokens": 0.5}, "int"),
+        ({"max_total_tokens": True}, "int"),
+        ({"skip_tokenizer_init": 1}, "bool"),
+        ({"attention_backend": 3}, "str"),
+    ],
+)
+def test_an_argument_of_another_type_is_refused_at_once(arguments: dict[str, Any], kind: str) -> None:
+    with pytest.raises(TypeError, match=f"'{next(iter(arguments))}' takes a value of type {kind}, not "):
+        EmbeddedEngine("ok", **arguments)
+
+
+def test_arguments_of_the_right_type_are_taken() -> None:
+    EmbeddedEngine(
+        "ok",
+        mem_fraction_static=1,
+        max_total_tokens=None,
+        skip_tokenizer_init=True,
+        cuda_graph_bs_decode=[1, 2],
+        lora_paths={"plan": "plan"},
+    )

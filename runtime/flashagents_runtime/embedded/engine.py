@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..adapter_check import check_adapter, check_adapters
-from ..engine_args import check_names
+from ..engine_args import check_arguments
 from ..errors import EngineClosedError, EngineError, UnsupportedFeatureError
 from ..html_tables import engine_html
 from ..limits import check_request
@@ -47,6 +47,7 @@ class EmbeddedEngine:
 
     Raises:
         UnsupportedFeatureError: SGLang has no engine argument of that name (also a ValueError).
+        TypeError: an argument takes a value of another type.
 
     Example:
         >>> async with EmbeddedEngine() as engine:
@@ -55,7 +56,7 @@ class EmbeddedEngine:
     """
 
     def __init__(self, model: str | Path | None = None, **engine_args: Any) -> None:
-        check_names(engine_args)
+        check_arguments(engine_args)
         # Said now, not by the host process, which first imports SGLang.
         parse(
             engine_args.get("lora_sharing"),
