@@ -18,8 +18,8 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "cli.md"
 HEAD = """# The command line
 
 Written by `python scripts/cli_page.py`. Errors are one line on standard error and exit status 1 (2 where
-the command line itself is wrong); Ctrl-C is 130. Progress goes to standard error: bars on a terminal, a line a
-stage elsewhere.
+the command line itself is wrong); Ctrl-C is 130. Progress goes to standard error: bars on a terminal, a
+line a stage elsewhere.
 """
 
 

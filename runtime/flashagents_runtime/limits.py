@@ -26,8 +26,8 @@ def check_request(request: GenerateRequest, info: EngineInfo) -> None:
         if room == info.context_length:
             raise ContextLengthError(
                 f"the prompt has {n} tokens, but the model's context holds {room} (answer included): shorten "
-                "the conversation, or use a model with a longer context; only an engine that was given less than "
-                "its model has can be given more (engine argument 'context_length')"
+                "the conversation, or use a model with a longer context; only an engine that was given less "
+                "than its model has can be given more (engine argument 'context_length')"
             )
         raise ContextLengthError(
             f"the prompt has {n} tokens, but the engine's KV cache holds {room} (answer included): shorten "
