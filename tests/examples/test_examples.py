@@ -278,8 +278,13 @@ def test_role_agents_compare(roles: ModuleType, capsys: pytest.CaptureFixture[st
         # A run to warm the engine up, and two that are compared.
         real = [request for request in engine.requests if request.sampling.max_new_tokens != 0]
         assert [request.lora for request in real] == list(roles.ROLES) * 3
-        warmed = {request.lora for request in engine.requests if request.sampling.max_new_tokens == 0}
-        assert warmed == {"act", "reflect"}, "each role is warmed under its own adapter"
+        # How many warm-ups find the time depends on the machine.
+        warm = [request for request in engine.requests if request.sampling.max_new_tokens == 0]
+        assert warm
+        for chunk in warm:
+            asked = [request.input_ids for request in real if request.lora == chunk.lora]
+            ends = len(chunk.input_ids)
+            assert any(ids[:ends] == chunk.input_ids for ids in asked), "each under its role's own adapter"
 
 
 def test_roles_read_one_transcript(roles: ModuleType) -> None:
