@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flashagents_runtime.lora_sharing import sharing
 from flashagents_runtime.lora_sharing.config import ENVIRONMENT, parse
 from helpers.scheduler_harness import Request, SchedulerHarness
 
@@ -33,6 +34,7 @@ class SharingHarness(SchedulerHarness):
         cpu_shims.install()
         from sglang.srt.lora.lora_registry import LoRARef
 
+        self._before = sharing.current
         config = parse(scheme, groups, adapters)
         os.environ.pop(ENVIRONMENT, None)
         if config is not None:
@@ -51,12 +53,17 @@ class SharingHarness(SchedulerHarness):
                 },
             )
         except BaseException:
-            os.environ.pop(ENVIRONMENT, None)
+            self._forget()
             raise
 
     def close(self) -> None:
-        os.environ.pop(ENVIRONMENT, None)
+        self._forget()
         super().close()
+
+    def _forget(self) -> None:
+        """A scheduler's process has one sharing for ever; the next harness here may want none."""
+        os.environ.pop(ENVIRONMENT, None)
+        sharing.current = self._before
 
     @property
     def manager(self) -> Any:
