@@ -235,7 +235,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=24, help="of an answer")
     parser.add_argument("--model", help="left out: the default small model")
     parser.add_argument("--engine-arg", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--teams", nargs="*", default=list(replay.KINDS), help="kinds of teams")
+    parser.add_argument(
+        "--teams", nargs="*", choices=list(replay.KINDS), default=list(replay.KINDS), help="kinds of teams"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the rows")
     arguments = parser.parse_args()
     if arguments.conversations is None:
