@@ -13,7 +13,10 @@ HOW_TO = {
         f' `uv pip install --overrides requirements/gpu-overrides.txt "{DISTRIBUTION}[gpu]"` (README.md,'
         " Installation); on a machine without a GPU `make demo` installs what is needed"
     ),
-    "train": "in a checkout, `pip install --no-deps -r requirements/train.txt` beside the engine's packages",
+    "train": (
+        f"install the extra `{DISTRIBUTION}[train]`, or in a checkout `pip install --no-deps -r"
+        " requirements/train.txt` beside the engine's packages"
+    ),
 }
 
 
