@@ -109,7 +109,7 @@ def test_a_team_survives_dump_and_load(kind: str) -> None:
     assert loaded.dump_component() == dumped
 
 
-@pytest.mark.long
+@pytest.mark.fetch  # as above
 def test_a_parallel_graph_survives_dump_and_load() -> None:
     team = make_graph(FlashGraphFlow, unstarted(), parallel=True, ordered_fan_in=True)
     loaded = Team.load_component(team.dump_component())
@@ -118,6 +118,7 @@ def test_a_parallel_graph_survives_dump_and_load() -> None:
     assert loaded.fan_in == team.fan_in
 
 
+@pytest.mark.fetch  # as above
 def test_a_map_reduce_survives_dump_and_load() -> None:
     model = unstarted()
     mappers: list[Any] = pair(model)
@@ -130,6 +131,7 @@ def test_a_map_reduce_survives_dump_and_load() -> None:
     assert loaded.dump_component() == dumped
 
 
+@pytest.mark.fetch  # as above
 def test_a_nested_flash_team_survives_dump_and_load() -> None:
     inner = make_round_robin(FlashRoundRobinGroupChat, unstarted(), name="inner")
     team = FlashRoundRobinGroupChat([inner], max_turns=1)
@@ -137,6 +139,7 @@ def test_a_nested_flash_team_survives_dump_and_load() -> None:
     assert type(loaded._participants[0]) is FlashRoundRobinGroupChat
 
 
+@pytest.mark.fetch  # as above
 def test_a_config_of_the_stock_team_can_be_loaded_by_ours() -> None:
     dumped = make_round_robin(RoundRobinGroupChat, unstarted()).dump_component()
     dumped.provider = "flashagents_autogen.FlashRoundRobinGroupChat"
