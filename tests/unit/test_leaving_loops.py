@@ -1,4 +1,4 @@
-"""A loop whose task has left is not woken by the I/O thread: uvloop does not bear that while it closes."""
+"""A loop whose task has left is not woken by the I/O thread: it may be just closing."""
 
 from __future__ import annotations
 

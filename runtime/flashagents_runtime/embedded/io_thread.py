@@ -19,8 +19,8 @@ T = TypeVar("T")
 telling = threading.RLock()
 """Held while the I/O thread wakes another loop, and where a task of that loop says that it no longer waits.
 
-A task that has left is never told anything: its loop may be about to be closed, and `call_soon_threadsafe` on
-a uvloop that is just closing hangs or crashes the process (asyncio's own loops raise RuntimeError).
+A task that has left is never told anything: its loop may be about to be closed, and only asyncio's own loops
+promise what `call_soon_threadsafe` does then (RuntimeError).
 """
 
 _lock = threading.RLock()  # re-entrant: a finalizer may run inside
