@@ -88,7 +88,8 @@ async def quiet(others: set[asyncio.Task[Any]]) -> None:
                 await asyncio.sleep(0)
                 if not asyncio.all_tasks() - others - {asyncio.current_task()}:
                     return
-            await asyncio.sleep(0)
+            # Not 0: to collect in a busy loop would keep the interpreter from a server in another thread.
+            await asyncio.sleep(0.001)
 
 
 async def cancel_everywhere(
