@@ -171,7 +171,6 @@ class Page(HTMLParser):
 
 
 def test_a_page_loads_nothing_and_trusts_no_name(tmp_path: Path) -> None:
-    pytest.importorskip("plotly")
     nasty = turn(NASTY, 0, 1, workflow=NASTY, error=NASTY, outcome="failed", engine=NASTY)
     chunk = Chunk(session=NASTY, agent=NASTY, workflow=NASTY, start=0, end=1, position=(0, 4))
     trace = trace_of(nasty, chunk)
@@ -185,7 +184,6 @@ def test_a_page_loads_nothing_and_trusts_no_name(tmp_path: Path) -> None:
 
 
 def test_a_page_has_both_traces_and_all_turns(tmp_path: Path) -> None:
-    pytest.importorskip("plotly")
     ours, other = made_up(name="with"), made_up(overlap=False, name="without", turns=7)
     page = Page(ours.save(tmp_path / "x.html", compare=other).read_text())
     assert page.cells.count("hand-off ms, mean") == 1
