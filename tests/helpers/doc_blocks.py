@@ -65,15 +65,15 @@ def blocks() -> list[Block]:
     ]
 
 
-def inline_commands() -> list[tuple[str, str]]:
-    """Commands with arguments in running text and tables: the page's name, and the command."""
+def inline_commands() -> list[str]:
+    """Commands with arguments in running text and tables, each once."""
     found = []
-    for name, text in texts():
+    for _, text in texts():
         for span in _SPAN.findall(_FENCE.sub("", text)):
             command = " ".join(span.split())
             if _PROGRAM.fullmatch(command):
-                found.append((name, command))
-    return list(dict.fromkeys(found))
+                found.append(command)
+    return sorted(set(found))
 
 
 __all__ = ["ROOT", "Block", "blocks", "inline_commands", "pages"]

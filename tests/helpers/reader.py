@@ -136,7 +136,7 @@ class Reader:
     def _interpreter(self, argv: list[str], start: Path) -> Iterator[None]:
         """As in a new process: none of the repository's scripts is imported. Nothing of it stays."""
         here = os.getcwd()
-        kept = {name: module for name, module in sys.modules.items() if self._is_a_script(module)}
+        kept = {name: module for name, module in list(sys.modules.items()) if self._is_a_script(module)}
         for name in kept:
             del sys.modules[name]
         try:
@@ -146,14 +146,13 @@ class Reader:
                 yield
         finally:
             os.chdir(here)
-            for name in [name for name, module in sys.modules.items() if self._is_a_script(module)]:
+            for name in [name for name, module in list(sys.modules.items()) if self._is_a_script(module)]:
                 del sys.modules[name]
             sys.modules.update(kept)
 
     def _is_a_script(self, module: ModuleType) -> bool:
-        if type(module) is not ModuleType:  # some libraries have put other things there
-            return False
-        places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
+        known = vars(module)  # to ask some libraries' modules for what they lack imports much
+        places = [known.get("__file__") or "", *(known.get("__path__") or ())]
         folders = [
             str(root / name)
             for root in (ROOT, self.checkout)
@@ -164,14 +163,20 @@ class Reader:
 
 @contextmanager
 def _parser(*, stop: bool) -> Iterator[None]:
-    parse = argparse.ArgumentParser.parse_args
+    parse, parse_known = argparse.ArgumentParser.parse_args, argparse.ArgumentParser.parse_known_args
 
     def parse_and_stop(self: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
-        parse(self, *args, **kwargs)
+        with patch.object(argparse.ArgumentParser, "parse_known_args", parse_known):
+            parse(self, *args, **kwargs)
+        raise Parsed
+
+    def parse_known_and_stop(self: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
+        parse_known(self, *args, **kwargs)
         raise Parsed
 
     if stop:
-        with patch.object(argparse.ArgumentParser, "parse_args", parse_and_stop):
+        ours = {"parse_args": parse_and_stop, "parse_known_args": parse_known_and_stop}
+        with patch.multiple(argparse.ArgumentParser, **ours):
             yield
     else:
         yield
