@@ -234,6 +234,7 @@ def kv_figures(scheduler: Any) -> dict[str, int]:
         "kv_used": total - free - cached,
         "kv_cached": cached,
         "kv_free": free,
-        "running": len(scheduler.running_batch.reqs),
+        # A request that has ended leaves the batch one step later.
+        "running": sum(not req.finished() for req in scheduler.running_batch.reqs),
         "waiting": len(scheduler.waiting_queue),
     }
