@@ -16,6 +16,7 @@ from .view import TraceView
 
 FORMAT = 1  # of the .jsonl files
 PICTURES = (".pdf", ".png", ".svg")
+_DPI = 200  # of a .png
 
 
 def check_target(path: str | Path, *, several: bool = False) -> None:
@@ -139,7 +140,7 @@ class Trace:
 
             path.write_bytes(msgspec.json.encode(chrome_trace(self.view)))
         else:
-            self.plot(compare=compare).savefig(path)
+            self.plot(compare=compare).savefig(path, dpi=_DPI)
         return path
 
     @classmethod
