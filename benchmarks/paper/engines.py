@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 import time
@@ -45,6 +46,8 @@ class Spec:
     loras: bool = False
 
 
+HOST_LOGGER = "flashagents_runtime.engine"  # has what a host process prints
+
 # No plug-in at all: `--radix-cache-backend` is SGLang's own.
 STOCK = {"radix_cache_backend": None}
 ROLES = ("role0", "role1", "role2", "role3")
@@ -75,6 +78,17 @@ SPECS = {
 }
 
 
+def log_engines() -> None:
+    """What SGLang prints goes to the file that `FLASHAGENTS_ENGINE_LOG` names, if any."""
+    target, logger = os.environ.get("FLASHAGENTS_ENGINE_LOG"), logging.getLogger(HOST_LOGGER)
+    if target and not logger.handlers:
+        handler = logging.FileHandler(target, delay=True)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG)
+        logger.propagate = False
+
+
 @asynccontextmanager
 async def running(
     names: Sequence[str], model: Path, *, cpu: bool, gpu: int = 0, more: Mapping[str, Any] | None = None
@@ -90,6 +104,7 @@ async def running(
     base = {**(CPU_ARGS if cpu else GPU_ARGS), "load_format": "dummy", "random_seed": 0, **(more or {})}
     if gpu:
         base["base_gpu_id"] = gpu
+    log_engines()
     engines: dict[str, EmbeddedEngine] = {}
     starts: list[asyncio.Task[Any]] = []
     began, loop = time.monotonic(), asyncio.get_running_loop()

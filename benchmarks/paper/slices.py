@@ -31,6 +31,11 @@ class Slice:
         self._pace: dict[str, float] = {}
         self._left: list[dict[str, Any]] = []
 
+    @property
+    def left(self) -> float:
+        """Seconds until the end; engines that start when little is left have nothing to do."""
+        return self._end - time.monotonic()
+
     def missing(self, case: dict[str, Any], variants: Iterable[str]) -> bool:
         """Whether the file lacks the case for any of these variants."""
         return any(_key(self.shared["device"], v, case) not in self._known for v in variants)

@@ -110,7 +110,11 @@ async def measure(args: argparse.Namespace) -> None:
     for shape in args.shapes:
         groups = [[v] for v in args.variants] if shape in args.in_turn else [args.variants]
         for group in groups:
-            if any(out.missing(case, group) for case, _ in cases(args, shape)):
+            if not any(out.missing(case, group) for case, _ in cases(args, shape)):
+                continue
+            if out.left < args.start_seconds:
+                print(f"no time for {shape}: run it again", flush=True)
+            else:
                 await of_shape(args, shape, group, out, bandwidth, cpu=cpu)
     out.end()
 
@@ -197,6 +201,7 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--scale", type=int, default=1, help="divides all token counts")
+    parser.add_argument("--start-seconds", type=float, default=90, help="what a shape needs at least")
     parser.add_argument("--budget-seconds", type=float, default=1e9, help="start no cell that ends later")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--out", type=Path, default=RESULTS / "paper_overhead.jsonl")
