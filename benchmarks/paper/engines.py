@@ -111,7 +111,10 @@ async def running(
     async with AsyncExitStack() as stack:
         for name in names:
             spec = SPECS[name]
-            engine = engines[name] = EmbeddedEngine(model, **base, **spec.args)
+            args = {**base, **spec.args}
+            if cpu and args.get("attention_backend", "") is None:
+                del args["attention_backend"]  # there the default is the only one
+            engine = engines[name] = EmbeddedEngine(model, **args)
             stack.push_async_callback(engine.close)
             spawned = asyncio.Event()
 
