@@ -11,17 +11,9 @@ name=$out/$experiment-$(date +%H%M%S)
 mkdir -p "$out"
 [ -s "$out/$rows" ] || cp "$here/../results/$rows" "$out/$rows" 2>/dev/null
 export FLASHAGENTS_ENGINE_LOG=$name.engines
-mark=FLASHAGENTS_SLICE=$$-$(date +%s%N)
-env "$mark" timeout -k 10 $((seconds + 30)) python3 "$here/$experiment/run.py" "$@" \
+python3 "$here/bounded.py" $((seconds + 30)) python3 "$here/$experiment/run.py" "$@" \
   --budget-seconds "$seconds" --out "$out/$rows" >"$name.out" 2>"$name.log" </dev/null
 code=$?
-# Engines and servers have sessions of their own. Whatever of this slice is left has its mark, and is ended.
-for environ in /proc/[0-9]*/environ; do
-  if tr '\0' '\n' <"$environ" 2>/dev/null | grep -qxF "$mark"; then
-    pid=${environ#/proc/}
-    kill -9 "${pid%/environ}" 2>/dev/null && echo "ended process ${pid%/environ}, which was left"
-  fi
-done
 tail -30 "$name.out"
 [ $code = 0 ] || tail -40 "$name.log"
 exit $code

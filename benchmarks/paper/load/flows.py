@@ -110,6 +110,7 @@ class Replay:
     ) -> None:
         if session is not None and then is not None:
             session.rebase(then.prompt[: then.known])
+            session.flush(always=True)  # as group chats do
         done = 0
         async with aclosing(stream):
             async for delta in stream:

@@ -105,14 +105,15 @@ def test_traces_are_used_again_where_more_workflows_are_asked_for(tmp_path: Path
         load(tmp_path, 1, Fit(turns=1))
 
 
+@pytest.mark.long
 def test_a_replay_sends_the_traces_prompts_and_warms_what_becomes_known() -> None:
     from benchmarks.paper.load.agentic import Fit, workflow
     from benchmarks.paper.load.flows import Replay
 
-    turns = workflow(trace(), Fit(longest_wait=0.0))
+    turns = workflow(trace(), Fit(divide=1, longest_wait=0.0, longest_answer=40))
 
     async def requests(overlap: bool) -> list[Any]:
-        engine: Any = ScriptedEngine([" a b c d"] * len(turns))
+        engine: Any = ScriptedEngine(["x" * 40] * len(turns))
         replay = Replay([turns])
         served = await replay.one(engine, overlap, 0)
         await replay.close()
@@ -126,7 +127,9 @@ def test_a_replay_sends_the_traces_prompts_and_warms_what_becomes_known() -> Non
     with_overlap = asyncio.run(requests(True))
     real = [r for r in with_overlap if r.sampling.max_new_tokens]
     assert [r.input_ids for r in real] == [t.prompt for t in turns]
-    for warm_up in (r for r in with_overlap if r.sampling.max_new_tokens == 0):
+    warm_ups = [r for r in with_overlap if r.sampling.max_new_tokens == 0]
+    assert warm_ups
+    for warm_up in warm_ups:
         assert any(t.prompt[: len(warm_up.input_ids)] == warm_up.input_ids for t in turns)
 
 
@@ -147,6 +150,7 @@ def test_fairness_is_jains_index() -> None:
     assert fairness([9.0, 0.0, 0.0]) == pytest.approx(1 / 3)
 
 
+@pytest.mark.long
 def test_random_adapters_fit_their_model_and_can_share(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from safetensors.torch import load_file
