@@ -114,6 +114,7 @@ def section(rows: list[Row]) -> list[str]:
     """One experiment of one set-up on one device."""
     first = rows[0]
     case = first["case"]
+    metrics: tuple[str, ...]
     if first["experiment"] == "paper_cascade":
         title = f"{case['cells']}, {case['setup']}, prefixes {case['prefixes']}"
         columns, metrics = (

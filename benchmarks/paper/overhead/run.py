@@ -57,7 +57,7 @@ def copy_bandwidth(device: str, mib: int) -> float:
         if device != "cpu":
             torch.cuda.synchronize()
         best = min(best, time.perf_counter() - began)
-    size = source.numel()
+    size = int(source.numel())
     del source, target
     if device != "cpu":
         torch.cuda.empty_cache()  # the engines want it
