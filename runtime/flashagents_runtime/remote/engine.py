@@ -72,6 +72,7 @@ class RemoteEngine:
             tls = _trusting(tls_ca_file)
         self._server = Server(url, api_key, tls, connect_timeout, read_timeout)
         self._info: EngineInfo | None = None
+        self._died = False  # since `_info` was read
         self._incremental = False
         self._tool_parser: str | None = None
         self._reasoning_parser: str | None = None
@@ -91,9 +92,21 @@ class RemoteEngine:
         return self._info
 
     async def start(self, progress: ProgressCallback | None = None) -> EngineInfo:
-        """See `Engine.start`: connects; nothing is started on the server."""
-        if self._info is not None:
+        """See `Engine.start`: connects; nothing is started on the server. Where it fails nothing stays open.
+
+        After the server has died it is asked anew: what comes back at its address may be another one.
+        """
+        if self._info is not None and not self._died:
             return self._info
+        try:
+            info = await self._connect(progress)
+        except BaseException:
+            await self._server.leave_loop()
+            raise
+        self._died = False
+        return info
+
+    async def _connect(self, progress: ProgressCallback | None) -> EngineInfo:
         if progress is not None:
             progress(Progress(f"Connecting to {self._server.url}"))
         try:
@@ -103,6 +116,10 @@ class RemoteEngine:
             raise
         except RequestRejectedError as e:
             raise EngineStartError(f"{e} (is it an SGLang server?)") from e
+        except EngineDiedError as e:
+            if self._died:
+                raise
+            raise EngineStartError(str(e)) from e
         except EngineError as e:
             raise EngineStartError(str(e)) from e
         if not isinstance(model, dict) or not isinstance(server, dict) or "model_path" not in model:
@@ -121,7 +138,7 @@ class RemoteEngine:
         self._info = info
         if progress is not None:
             progress(Progress("Ready", 1.0))
-        return self._info
+        return info
 
     def start_blocking(self) -> EngineInfo:
         """`start` for synchronous code, also within a running event loop, which stands still meanwhile.
@@ -140,7 +157,7 @@ class RemoteEngine:
             finally:
                 await self._server.leave_loop()
 
-        if self._info is not None:
+        if self._info is not None and not self._died:
             return self._info
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(lambda: asyncio.run(ask())).result()
@@ -151,7 +168,7 @@ class RemoteEngine:
         check_request(request, info)
         answer = RemoteAnswer(self._server, request, self._tool_parser, self._reasoning_parser)
         increments = None if self._incremental else Increments()
-        async with self._open(answer.request) as response:
+        async with self._noticing_death(), self._open(answer.request) as response:
             left = True
             tokens = characters = 0
             try:
@@ -175,6 +192,14 @@ class RemoteEngine:
                 self._aborting.discard(request.rid)
                 if left:
                     await self._leave(request.rid)
+
+    @contextlib.asynccontextmanager
+    async def _noticing_death(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        except EngineDiedError:
+            self._died = True
+            raise
 
     @contextlib.asynccontextmanager
     async def _open(self, request: GenerateRequest) -> AsyncGenerator[aiohttp.ClientResponse, None]:

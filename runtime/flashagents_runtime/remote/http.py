@@ -7,7 +7,7 @@ import contextlib
 import json
 import ssl
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -53,6 +53,8 @@ class Server:
         )
         self._sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession]
         self._sessions = weakref.WeakKeyDictionary()
+        self._requests: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, int]
+        self._requests = weakref.WeakKeyDictionary()  # of each loop, those that have not come to their end
         self._closed = False
 
     def _session(self) -> aiohttp.ClientSession:
@@ -71,6 +73,15 @@ class Server:
             self._sessions[loop] = session
         return session
 
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        self._requests[loop] = self._requests.get(loop, 0) + 1
+        try:
+            yield
+        finally:
+            self._requests[loop] -= 1
+
     @contextlib.asynccontextmanager
     async def open(
         self, method: str, path: str, body: dict[str, Any] | None = None
@@ -84,29 +95,30 @@ class Server:
             EngineError: it refuses the key, or failed (5xx).
             EngineDiedError: it cannot be reached, or its certificate is not to be trusted.
         """
-        for attempt in range(_TRIES):
-            last = attempt == _TRIES - 1
-            try:
-                response = await self._session().request(
-                    method, self.url + path, json=body, allow_redirects=False
-                )
-            except aiohttp.SocketTimeoutError as e:  # it has the request, and may be at work on it
-                raise EngineDiedError(f"the server {self.url} is silent: {e}") from e
-            except aiohttp.ClientSSLError as e:  # trying again would not help
-                raise EngineDiedError(_tls_message(self.url, e)) from e
-            except aiohttp.ClientConnectionError as e:
-                if last:
-                    raise EngineDiedError(f"the server {self.url} cannot be reached: {e}") from e
-            except aiohttp.ClientError as e:
-                raise EngineDiedError(f"the request to {self.url} failed: {e}") from e
-            else:
-                async with response:
-                    if response.status == 200:
-                        yield response
-                        return
-                    if response.status != 503 or last:
-                        raise await self._refusal(path, response)
-            await asyncio.sleep(_PAUSE_SECONDS * 2**attempt)
+        with self._counted():
+            for attempt in range(_TRIES):
+                last = attempt == _TRIES - 1
+                try:
+                    response = await self._session().request(
+                        method, self.url + path, json=body, allow_redirects=False
+                    )
+                except aiohttp.SocketTimeoutError as e:  # it has the request, and may be at work on it
+                    raise EngineDiedError(f"the server {self.url} is silent: {e}") from e
+                except aiohttp.ClientSSLError as e:  # trying again would not help
+                    raise EngineDiedError(_tls_message(self.url, e)) from e
+                except aiohttp.ClientConnectionError as e:
+                    if last:
+                        raise EngineDiedError(f"the server {self.url} cannot be reached: {e}") from e
+                except aiohttp.ClientError as e:
+                    raise EngineDiedError(f"the request to {self.url} failed: {e}") from e
+                else:
+                    async with response:
+                        if response.status == 200:
+                            yield response
+                            return
+                        if response.status != 503 or last:
+                            raise await self._refusal(path, response)
+                await asyncio.sleep(_PAUSE_SECONDS * 2**attempt)
 
     async def json(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """The JSON value of a response; raises as `open`."""
@@ -146,9 +158,11 @@ class Server:
         return EngineError(message)
 
     async def leave_loop(self) -> None:
-        """Close the running loop's session; the next request there opens another."""
-        session = self._sessions.pop(asyncio.get_running_loop(), None)
-        if session is not None:
+        """Close the running loop's session, unless a request needs it; the next request opens another."""
+        loop = asyncio.get_running_loop()
+        session = self._sessions.get(loop)
+        if session is not None and not self._requests.get(loop):
+            del self._sessions[loop]
             await session.close()
 
     async def close(self) -> None:
