@@ -277,6 +277,27 @@ async def test_leaving_aborts_on_the_server(pair: Pair, how: str) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize("waits", ["for the answer to begin", "for more of it"])
+async def test_closing_ends_who_reads_and_aborts_on_the_server(pair: Pair, waits: str) -> None:
+    """aiohttp leaves whoever reads from a session that is closed waiting for ever."""
+    pair.fake.engine = ScriptedEngine([Reply(text="abc", interval=600)])
+    await pair.engine.start()
+    if waits == "for the answer to begin":
+        pair.fake.silent = asyncio.Event()
+    request = ask()
+    reading = asyncio.ensure_future(read(pair.engine, request))
+    async with asyncio.timeout(10):
+        while not (pair.fake.bodies if pair.fake.silent else pair.fake.engine._running):
+            await asyncio.sleep(0.005)
+    await pair.engine.close()
+    with pytest.raises(EngineClosedError):
+        await asyncio.wait_for(reading, 10)
+    assert pair.fake.aborts == [request.rid]
+    assert not pair.engine._asking and not pair.engine._server._waits
+    if pair.fake.silent:
+        pair.fake.silent.set()
+
+
 async def test_abort_by_id_ends_the_stream(pair: Pair) -> None:
     pair.fake.engine = ScriptedEngine([Reply(text="abc", interval=20)])
     request = ask()

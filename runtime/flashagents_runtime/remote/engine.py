@@ -78,6 +78,8 @@ class RemoteEngine:
         self._reasoning_parser: str | None = None
         self._total_tokens = 0
         self._aborting: set[str] = set()
+        self._asking: set[str] = set()  # requests that are being answered
+        self._closed = False
         self._leaving: set[asyncio.Future[None]] = set()  # aborts on their way
 
     def __repr__(self) -> str:
@@ -168,11 +170,11 @@ class RemoteEngine:
         check_request(request, info)
         answer = RemoteAnswer(self._server, request, self._tool_parser, self._reasoning_parser)
         increments = None if self._incremental else Increments()
-        async with self._noticing_death(), self._open(answer.request) as response:
+        async with self._asked(request.rid), self._open(answer.request) as response:
             left = True
             tokens = characters = 0
             try:
-                async for out in _events(response, self._server.url):
+                async for out in _events(response, self._server):
                     if out.get("error") is not None:
                         raise self._error(out["error"])
                     delta = _delta(out, increments, request, request.rid in self._aborting)
@@ -194,12 +196,18 @@ class RemoteEngine:
                     await self._leave(request.rid)
 
     @contextlib.asynccontextmanager
-    async def _noticing_death(self) -> AsyncGenerator[None, None]:
+    async def _asked(self, rid: str) -> AsyncGenerator[None, None]:
+        """While a request is on its way or being answered: whether the server dies, and what `close` ends."""
+        self._asking.add(rid)
         try:
             yield
-        except EngineDiedError:
-            self._died = True
+        except EngineError as e:
+            self._died = self._died or isinstance(e, EngineDiedError)
+            if self._closed and not isinstance(e, EngineClosedError):
+                raise EngineClosedError("the engine was closed while this call was waiting") from e
             raise
+        finally:
+            self._asking.discard(rid)
 
     @contextlib.asynccontextmanager
     async def _open(self, request: GenerateRequest) -> AsyncGenerator[aiohttp.ClientResponse, None]:
@@ -225,16 +233,15 @@ class RemoteEngine:
         """Abort a request whose reader goes. Before the connection closes: a server forgets a request whose
         client has gone, and then ignores its abort, but its scheduler goes on to generate. Also where the
         reader is cancelled once more meanwhile."""
-
-        async def post() -> None:
-            with contextlib.suppress(EngineError, TimeoutError):
-                async with asyncio.timeout(_ABORT_SECONDS):
-                    await self._post_abort(rid)
-
-        task = asyncio.ensure_future(post())
+        task = asyncio.ensure_future(self._abort_if_it_can_be(rid))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
         await asyncio.shield(task)
+
+    async def _abort_if_it_can_be(self, rid: str) -> None:
+        with contextlib.suppress(EngineError, TimeoutError):
+            async with asyncio.timeout(_ABORT_SECONDS):
+                await self._post_abort(rid)
 
     def _error(self, error: Any) -> EngineError:
         """What the server puts into the stream where a request fails in the middle."""
@@ -295,7 +302,12 @@ class RemoteEngine:
             return False
 
     async def close(self) -> None:
-        """Close the connections; the server goes on. Closing twice is fine."""
+        """Abort what is being answered and close the connections; the server goes on. Closing twice is fine.
+
+        Who is reading an answer, in whichever loop and thread, gets EngineClosedError.
+        """
+        self._closed = True
+        await asyncio.gather(*(self._abort_if_it_can_be(rid) for rid in list(self._asking)))
         here = [task for task in self._leaving if task.get_loop() is asyncio.get_running_loop()]
         if here:
             await asyncio.wait(here)
@@ -309,11 +321,20 @@ def _trusting(ca_file: str | Path) -> ssl.SSLContext:
         raise ValueError(f"tls_ca_file {str(ca_file)!r} cannot be read as PEM certificates: {e}") from e
 
 
-async def _events(response: aiohttp.ClientResponse, url: str) -> AsyncGenerator[dict[str, Any], None]:
+async def _events(response: aiohttp.ClientResponse, server: Server) -> AsyncGenerator[dict[str, Any], None]:
+    """The events of an answer; a server that sends none for long is silent, whatever bytes it sends."""
     reader = EventReader()
+    url = server.url
     try:
-        async for chunk in response.content.iter_any():
-            for event in reader.feed(chunk):
+        while True:
+            events: list[dict[str, Any]] = []
+            async with server.wait():
+                while not events and not reader.done:
+                    chunk = await response.content.readany()
+                    if not chunk:
+                        return
+                    events = reader.feed(chunk)
+            for event in events:
                 yield event
             if reader.done:
                 return

@@ -31,12 +31,13 @@ class PassBudget:
     def pass_time(self, decoding: bool) -> None:
         """To be called between any two steps of the engine: `decoding` says what it does now."""
         now = self._clock()
+        passed = max(now - self._at, 0.0)  # a clock that was set back takes nothing away
         if not decoding:
             self._balance = 0.0
         elif self.share == float("inf"):
             self._balance = self._most
         else:
-            self._balance = min(self._balance + self.share * (now - self._at), self._most)
+            self._balance = min(self._balance + self.share * passed, self._most)
         self._at = now
 
     def may_start(self, decoding: bool, expected: float) -> bool:
