@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,8 +12,9 @@ from autogen_core.tools import Tool, ToolSchema
 from pydantic import BaseModel
 
 from flashagents_runtime import AnswerFormat, GenerateRequest, UnsupportedFeatureError
-from flashagents_runtime.chat import ChatMessage, ToolDefinition, encode_chat
+from flashagents_runtime.chat import ChatMessage, ChatTokenizer, ToolDefinition
 from flashagents_runtime.chat_tools import TOOL_PARSER
+from flashagents_runtime.schema_check import check_schema
 
 from ._messages import check_messages, to_chat, to_tools
 from ._model import LoadedModel
@@ -46,8 +48,23 @@ class CheckedCall:
     json_output: bool | type[BaseModel] | None
     schema: str | None
 
-    def make(self, model: LoadedModel, info: ModelInfo, *, lora: str | None, cache_salt: str | None) -> Call:
+    def make(
+        self,
+        model: LoadedModel,
+        info: ModelInfo,
+        *,
+        lora: str | None,
+        cache_salt: str | None,
+        known: Callable[[ChatTokenizer, str], list[int] | None] = lambda tokenizer, prompt: None,
+    ) -> Call:
         """Render the prompt and make the request.
+
+        Args:
+            model: the model with its tokenizer.
+            info: what it can do.
+            lora: see `GenerateRequest`.
+            cache_salt: the same.
+            known: the canonical tokens of a prompt, where somebody has them already.
 
         Raises:
             ValueError: something that the model, by `info`, cannot do, or an invalid message.
@@ -59,7 +76,8 @@ class CheckedCall:
         shown = self.offered if self.callable else []
         # A tool that was chosen is called once, as in OpenAI's API.
         once = args.parallel_tool_calls is False or (self.call_required and len(self.callable) == 1)
-        ids = encode_chat(model.tokenizer, chat, tools=shown, template_args=args.chat_template_kwargs)
+        prompt = model.tokenizer.render(chat, tools=shown, template_args=args.chat_template_kwargs)
+        ids = known(model.tokenizer, prompt) or model.tokenizer.encode(prompt)
         request = GenerateRequest(
             input_ids=ids,
             sampling=to_sampling(args, model.card.sampling, self.schema),
@@ -102,6 +120,7 @@ def check_call(
 
     Raises:
         ValueError: an unknown or invalid argument, tool or choice; no messages.
+        SchemaError: a schema that is to be enforced cannot be (also a ValueError).
         TypeError: messages that are none of AutoGen's.
     """
     check_messages(messages)
@@ -110,6 +129,12 @@ def check_call(
     callable_tools, call_required = chosen_tools(offered, tool_choice, args.tool_choice)
     _one_class(json_output, extra_create_args)
     schema = json_schema(json_output, args.answer_format)
+    if schema is not None:
+        check_schema(json.loads(schema), "the schema of the answer")
+    for tool in callable_tools:
+        # Others are only shown to the model, in whatever form they have.
+        if tool.strict or call_required or schema is not None:
+            check_schema(tool.parameters, f"the schema of tool {tool.name!r}")
     return CheckedCall(messages, args, offered, callable_tools, call_required, json_output, schema)
 
 

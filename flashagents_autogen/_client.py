@@ -44,7 +44,7 @@ from ._messages import to_chat, to_tools
 from ._model import ModelSource
 from ._prompt_side import PromptSide
 from ._sampling import CreateArgs, parse_create_args
-from ._side_channel import open_tap
+from ._side_channel import known_tokens, open_tap
 from ._trace import trace_turn
 from ._usage import FlashRequestUsage, add_usage
 
@@ -251,21 +251,29 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         if self._engine.info is None or self._source.loaded is None:
             await guard.wait(self.start())
         return checked.make(
-            self._source.load(), self.model_info, lora=self._lora, cache_salt=self._cache_salt
+            self._source.load(),
+            self.model_info,
+            lora=self._lora,
+            cache_salt=self._cache_salt,
+            known=known_tokens,
         )
 
     async def _deltas(
         self, request: GenerateRequest, guard: CancelGuard, account: Account
     ) -> AsyncGenerator[Delta, None]:
-        """The engine's deltas, cut off by the guard; the request is aborted however this ends."""
+        """The engine's deltas up to its result, cut off by the guard; aborted however else this ends."""
         send = self._engine.generate if account.tap is None else account.tap.answer
         async with contextlib.aclosing(send(request)) as stream:
+            ended = False
             while True:
                 try:
                     delta = await guard.wait(anext(stream))
                 except StopAsyncIteration:
                     return
+                if ended:  # an engine that goes on after its result is not listened to
+                    return
                 yield delta
+                ended = delta.result is not None
 
     def _prompt_side(self) -> PromptSide | None:
         """How prompts are made here, for the group-chat runtime; None before the model is loaded."""
