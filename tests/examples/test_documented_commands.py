@@ -47,7 +47,7 @@ NOT_RUN = {
     r"-m mkdocs|mkdocs build": "tests/pages/test_site.py builds the site",
     r"pre-commit install": "installs a hook of git; not among the packages for tests",
     r"--shape qwen2\.5-7b": GPU,
-    r"--setup 7b-|paper/(workflows|load)/run\.py": GPU,
+    r"--setup (7b|32b)-|paper/(workflows|load|sjf|overhead)/run\.py": GPU,
     r"scripts/soak\.py --engine embedded": GPU + "; tests/reliability/test_soak.py",
     r"benchmarks/lora_sharing/(gpu_check|run)\.py": GPU + "; tests/sched/test_lora_schemes.py",
     r"role_quality\.prepare .*--trajectories": "needs trajectories, which are their authors'",
@@ -60,8 +60,8 @@ NOT_RUN = {
 SMALLEST = {
     r"benchmarks/handoff/run\.py": "--only \"upstream=128, prefix=500, concurrency=1, heads='warm'\" "
     "--repeats 1 --out x.jsonl",
-    r"benchmarks/paper/cascade/run\.py": "--prefix 500 --output 128 --repeats 1 --variants stock-lpm,ours "
-    "--out x.jsonl",
+    r"benchmarks/paper/cascade/run\.py": "--prefix 500 --output 128 --repeats 1 "
+    "--variants 'stock-lpm; ours' --out x.jsonl",
     r"benchmarks/pressure/run\.py": "--workflows 10 --forecasts none --repeats 1 --requests 20 --out x.jsonl",
     r"role_quality\.prepare": "--facts 12 2",
     r"examples/train_role_adapters": "--pairs 8 --epochs 1",
@@ -143,7 +143,9 @@ def run(call: Call, reader: Reader, *, parse_only: bool = False) -> None:
     program, *words = call.words
     reason = listed(NOT_RUN, call)
     parse_only = parse_only or reason is not None
-    if program == "flashagents":
+    if words[:1] and words[0].endswith("/bounded.py"):  # runs another, for so many seconds
+        run(Call(tuple(words[2:])), reader, parse_only=parse_only)
+    elif program == "flashagents":
         flashagents(words, reader)
     elif program == "mkdocs":
         from mkdocs.__main__ import cli as mkdocs
@@ -225,7 +227,7 @@ NOT_PARSED = {
     r"pip install": "needs the package index; the files that it names are there",
     r"pip config list": "is pip's own",
     r"flashagents_runtime\.host": "is started by an application, with a socket",
-    r"<cell>| PID": "something is to be put in",
+    r"<cell>| PID|gpu\.sh OUT_DIR COMMIT$": "something is to be put in",
 }
 
 
@@ -247,6 +249,16 @@ def test_a_command_in_running_text_is_understood(command: str, reader: Reader) -
     found_by_a_reader(reader.checkout)
     calls, _ = reader.type([f"python {command}" if command.split()[0].endswith(".py") else command])
     assert calls
+    for call in calls:
+        run(call, reader, parse_only=True)
+
+
+def test_the_planned_gpu_sessions_are_understood(reader: Reader) -> None:
+    """The lines of the table in which `g` stands for the script."""
+    lines = re.findall(r"`(g \d[^`]+)`", (ROOT / "benchmarks" / "paper" / "README.md").read_text())
+    assert len(lines) > 10
+    calls, _ = reader.type(['g() { benchmarks/paper/gpu.sh OUT_DIR COMMIT "$@"; }', *lines])
+    assert len(calls) == sum(line.count(";") + 1 for line in lines)
     for call in calls:
         run(call, reader, parse_only=True)
 
