@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from pydantic import BaseModel
 from flashagents_runtime import AnswerFormat, GenerateRequest, UnsupportedFeatureError
 from flashagents_runtime.chat import ChatMessage, ChatTokenizer, ToolDefinition
 from flashagents_runtime.chat_tools import TOOL_PARSER
+from flashagents_runtime.schema_check import check_schema
 
 from ._messages import check_messages, to_chat, to_tools
 from ._model import LoadedModel
@@ -118,6 +120,7 @@ def check_call(
 
     Raises:
         ValueError: an unknown or invalid argument, tool or choice; no messages.
+        SchemaError: a schema that is to be enforced cannot be (also a ValueError).
         TypeError: messages that are none of AutoGen's.
     """
     check_messages(messages)
@@ -126,6 +129,12 @@ def check_call(
     callable_tools, call_required = chosen_tools(offered, tool_choice, args.tool_choice)
     _one_class(json_output, extra_create_args)
     schema = json_schema(json_output, args.answer_format)
+    if schema is not None:
+        check_schema(json.loads(schema), "the schema of the answer")
+    for tool in callable_tools:
+        # Others are only shown to the model, in whatever form they have.
+        if tool.strict or call_required or schema is not None:
+            check_schema(tool.parameters, f"the schema of tool {tool.name!r}")
     return CheckedCall(messages, args, offered, callable_tools, call_required, json_output, schema)
 
 

@@ -261,15 +261,19 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
     async def _deltas(
         self, request: GenerateRequest, guard: CancelGuard, account: Account
     ) -> AsyncGenerator[Delta, None]:
-        """The engine's deltas, cut off by the guard; the request is aborted however this ends."""
+        """The engine's deltas up to its result, cut off by the guard; aborted however else this ends."""
         send = self._engine.generate if account.tap is None else account.tap.answer
         async with contextlib.aclosing(send(request)) as stream:
+            ended = False
             while True:
                 try:
                     delta = await guard.wait(anext(stream))
                 except StopAsyncIteration:
                     return
+                if ended:  # an engine that goes on after its result is not listened to
+                    return
                 yield delta
+                ended = delta.result is not None
 
     def _prompt_side(self) -> PromptSide | None:
         """How prompts are made here, for the group-chat runtime; None before the model is loaded."""

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from flashagents_runtime import SamplingParams
+
+# What the engine keeps in 32 and in 64 bits: a larger number would end its scheduler, not the request.
+_MOST_32, _MOST_64 = 2**31 - 1, 2**63 - 1
+_Int64 = Annotated[int, Field(ge=-_MOST_64 - 1, le=_MOST_64)]
+_TokenId = Annotated[int, Field(ge=0, le=_MOST_32)]
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class CreateArgs(BaseModel):
@@ -45,20 +51,20 @@ class CreateArgs(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    temperature: float | None = Field(None, ge=0.0)
+    temperature: _Finite | None = Field(None, ge=0.0)
     top_p: float | None = Field(None, gt=0.0, le=1.0)
-    top_k: int | None = Field(None, ge=-1)
+    top_k: int | None = Field(None, ge=-1, le=_MOST_32)
     min_p: float | None = Field(None, ge=0.0, le=1.0)
-    max_tokens: int | None = Field(None, ge=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
-    min_tokens: int | None = Field(None, ge=0)
+    max_tokens: int | None = Field(None, ge=1, le=_MOST_32)
+    max_completion_tokens: int | None = Field(None, ge=1, le=_MOST_32)
+    min_tokens: int | None = Field(None, ge=0, le=_MOST_32)
     stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    seed: int | None = None
+    stop_token_ids: list[_TokenId] | None = None
+    seed: _Int64 | None = None
     presence_penalty: float | None = Field(None, ge=-2.0, le=2.0)
     frequency_penalty: float | None = Field(None, ge=-2.0, le=2.0)
     repetition_penalty: float | None = Field(None, gt=0.0, le=2.0)
-    logit_bias: dict[str, float] | None = None
+    logit_bias: dict[str, _Finite] | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
     n: Literal[1] | None = None
@@ -66,7 +72,7 @@ class CreateArgs(BaseModel):
     regex: str | None = None
     ebnf: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    priority: int | None = None
+    priority: _Int64 | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None

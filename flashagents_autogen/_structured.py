@@ -64,7 +64,7 @@ def complete_schema(schema: Any) -> Any:
             out[key] = value
         elif key != "default":
             out[key] = complete_schema(value)
-    if "properties" in out:
+    if isinstance(out.get("properties"), dict):
         out["required"] = list(out["properties"])
         out.setdefault("additionalProperties", False)
     return out

@@ -385,14 +385,19 @@ def open_files() -> int:
 
 
 async def run(
-    soak: Soak, *, seconds: float, first: int = 0, report: Callable[[int, Samples], None] | None = None
+    soak: Soak,
+    *,
+    seconds: float,
+    first: int = 0,
+    least: int = 12,
+    report: Callable[[int, Samples], None] | None = None,
 ) -> tuple[int, Samples]:
-    """Rounds until the time is over; the next round, and what was held after each."""
+    """Rounds until the time is over, `least` in any case; the next one, and what was held after each."""
     end = time.monotonic() + seconds
     samples = Samples()
     number = first
     descriptors = 0
-    while time.monotonic() < end or len(samples.traced) < 12:
+    while time.monotonic() < end or len(samples.traced) < least:
         await soak.round(number)
         number += 1
         samples.take()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from functools import wraps
+from functools import update_wrapper, wraps
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -54,7 +54,24 @@ def hook_team(team: Any, follower: RunFollower) -> None:
     """Follow one team; a later call replaces the follower."""
     _attached[team] = follower
     if not hasattr(team.run_stream, _MARK):
-        team.run_stream = _wrap_run(team.run_stream, lambda args: (team, args))
+        team.run_stream = _FollowedRun(team)
+
+
+class _FollowedRun:
+    """`run_stream` of one team object. A copy of the team, or its pickle, is followed by nobody."""
+
+    def __init__(self, team: Any) -> None:
+        self._team = team
+        self._run = _wrap_run(team.run_stream, lambda args: (team, args))
+        update_wrapper(self, team.run_stream)
+        setattr(self, _MARK, getattr(self._run, _MARK))
+
+    def __call__(self, *args: Any, **options: Any) -> AsyncGenerator[Any, None]:
+        stream: AsyncGenerator[Any, None] = self._run(*args, **options)
+        return stream
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._team, "run_stream")
 
 
 def unhook_team(team: Any) -> None:

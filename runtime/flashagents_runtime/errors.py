@@ -16,6 +16,7 @@
     │   ├── ModelIntegrityError   a file is truncated, tampered with, or not a model
     │   └── DiskFullError         not enough room for the download or the conversion
     ├── TemplateError             a chat template cannot render the conversation (also a ValueError)
+    ├── SchemaError           a tool's or an answer's JSON schema cannot be followed (also a ValueError)
     ├── ToolCallError         the model began a tool call that cannot be read (also a ValueError)
     ├── UnsupportedFeatureError   asked for what this model or version cannot do (also a ValueError)
     ├── SessionClosedError        a prefill session was used after its end (also a RuntimeError)
@@ -128,6 +129,10 @@ class TemplateError(FlashAgentsError, ValueError):
     """The model's chat template cannot render this conversation."""
 
 
+class SchemaError(FlashAgentsError, ValueError):
+    """No grammar can be made of a JSON schema that was to be enforced; the message names the place."""
+
+
 class ToolCallError(FlashAgentsError, ValueError):
     """The model began a tool call that is no complete, valid call; often `max_tokens` cut it off."""
 
@@ -180,6 +185,7 @@ __all__ = [
     "ModelIntegrityError",
     "ModelNotFoundError",
     "RequestRejectedError",
+    "SchemaError",
     "SeamError",
     "SessionClosedError",
     "TemplateError",

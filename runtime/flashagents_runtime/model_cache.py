@@ -22,6 +22,7 @@ from .types import Progress, ProgressCallback
 
 CACHE_VARIABLE = "FLASHAGENTS_CACHE"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_FOLDER = (errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
 
 
 def cache_dir() -> Path:
@@ -61,10 +62,13 @@ def build_once(
         ModelError: the cache folder cannot be written.
     """
     target = models_dir() / name
-    if is_ready(target):
-        return target
     with _disk_errors(target.parent):
-        target.parent.mkdir(parents=True, exist_ok=True)
+        if is_ready(target):
+            return target
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError as error:  # such as below /proc; what is built may raise it as well
+            raise _unwritable(target.parent, error) from error
         with _lock(target.with_name(f".{name}.lock"), progress):
             if is_ready(target):  # another process built it while we waited
                 return target
@@ -111,13 +115,17 @@ def _disk_errors(folder: Path) -> Iterator[None]:
             raise disk_full(folder) from error
         if (
             isinstance(error, PermissionError | FileExistsError | NotADirectoryError)
-            or error.errno == errno.EROFS
+            or error.errno in _NO_FOLDER
         ):
-            raise ModelError(
-                f"the cache folder {folder} cannot be written ({error.strerror}: {error.filename}):"
-                f" set {CACHE_VARIABLE} to a folder that can"
-            ) from error
+            raise _unwritable(folder, error) from error
         raise
+
+
+def _unwritable(folder: Path, error: OSError) -> ModelError:
+    return ModelError(
+        f"the cache folder {folder} cannot be written ({error.strerror}: {error.filename}):"
+        f" set {CACHE_VARIABLE} to a folder that can"
+    )
 
 
 @contextlib.contextmanager

@@ -112,8 +112,17 @@ _encoder = msgspec.msgpack.Encoder(enc_hook=str)
 
 
 def encode(message: ToHost | FromHost) -> bytes:
-    """One frame, header included."""
-    body = _encoder.encode(message)
+    """One frame, header included.
+
+    Raises ValueError for what no frame can hold: half of a surrogate pair, an integer of more than 64 bits,
+    more than 1 GiB.
+    """
+    try:
+        body = _encoder.encode(message)
+    except (UnicodeEncodeError, OverflowError, RecursionError) as e:
+        raise ValueError(f"this cannot be sent to the engine's process: {e}") from None
+    if len(body) > MAX_FRAME_BYTES:
+        raise ValueError(f"this cannot be sent to the engine's process: it has {len(body)} bytes")
     return len(body).to_bytes(HEADER_BYTES, "little") + body
 
 

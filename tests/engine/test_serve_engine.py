@@ -1,13 +1,11 @@
 """`flashagents serve` on the real default model, and the client on it.
 
-Skipped where SGLang's HTTP server cannot be imported: it needs more packages than its engine does.
 Costs one start of an engine (about 40 s on two cores).
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 import socket
 import subprocess
@@ -33,9 +31,6 @@ KEY = "test-key"
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """The server's address, and its certificate's authority."""
-    absent = [m for m in ("fastapi", "uvicorn", "jsonschema", "soundfile") if not importlib.util.find_spec(m)]
-    if absent:
-        pytest.skip(f"SGLang's HTTP server needs {', '.join(absent)}, not installed here")
     folder = tmp_path_factory.mktemp("tls")
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")

@@ -36,6 +36,7 @@ class HostileServer:
     Attributes:
         answers: path -> the bytes to send, or a function that makes them (an endless one, for example).
         sent: bytes that clients have taken.
+        pause: seconds between any two pieces of an answer.
     """
 
     def __init__(self, answers: dict[str, Bytes | Callable[[], Bytes]]) -> None:
@@ -46,6 +47,9 @@ class HostileServer:
             **answers,
         }
         self.sent = 0
+        self.pause = 0.0
+        self._answering: set[asyncio.Task[None]] = set()
+        self._over = False
 
     @contextlib.asynccontextmanager
     async def serve(self) -> AsyncIterator[str]:
@@ -54,10 +58,17 @@ class HostileServer:
         try:
             yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         finally:
+            self._over = True
             server.close()
             await server.wait_closed()
+            if self.pause and self._answering:
+                await asyncio.wait(self._answering)
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             head = await reader.readuntil(b"\r\n\r\n")
             path = head.split(b" ")[1].decode().partition("?")[0]
@@ -69,6 +80,10 @@ class HostileServer:
                 writer.write(data)
                 await writer.drain()
                 self.sent += len(data)
+                if self.pause:
+                    await asyncio.sleep(self.pause)
+                    if self._over:
+                        break
         writer.close()
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()

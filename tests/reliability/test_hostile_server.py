@@ -94,9 +94,9 @@ FORMAT = AnswerFormat(tools=[ToolDefinition(name="look")])
 
 async def read(server: HostileServer, **fields: Any) -> list[Delta]:
     async with server.serve() as url:
-        engine = RemoteEngine(url, read_timeout=2, connect_timeout=2)
+        engine = RemoteEngine(url, read_timeout=30, connect_timeout=2)
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 request = GenerateRequest(input_ids=[1, 2], **fields)
                 return [delta async for delta in engine.generate(request)]
         finally:

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from flashagents_autogen import FlashAgentsChatCompletionClient
 from flashagents_runtime import (
     AnswerFormat,
     ContextLengthError,
@@ -26,6 +27,7 @@ from flashagents_runtime import (
     ScriptedEngine,
     ToolDefinition,
 )
+from flashagents_runtime.chat_tokenizer import ByteChatTokenizer
 from flashagents_runtime.remote import RemoteEngine
 from helpers.sglang_server import FakeSGLang
 
@@ -168,6 +170,62 @@ async def test_no_server_at_all() -> None:
         RemoteEngine("localhost:30000")
 
 
+async def test_a_server_that_comes_back_as_another_one_is_asked_what_it_is(pair: Pair) -> None:
+    """Its increments were read as such; whole texts after a restart must not be."""
+    assert text(await read(pair.engine)) == "Hello, wörld!"
+    port = pair.server.port
+    await pair.server.close()
+    for _ in range(2):
+        with pytest.raises(EngineDiedError, match="cannot be reached"):
+            await read(pair.engine)
+    again = FakeSGLang(ScriptedEngine(["Back again."], context_length=99))
+    again.incremental = False
+    server = await again.serve(port=port)
+    assert text(await read(pair.engine)) == "Back again."
+    assert pair.engine.info is not None and pair.engine.info.context_length == 99
+    await server.close()
+
+
+@pytest.mark.parametrize("how", ["no server", "another server", "wrong key", "cancelled", "silent"])
+async def test_a_start_that_fails_leaves_nothing_open(pair: Pair, how: str) -> None:
+    """Nobody closes an engine, or a client, that has never come up."""
+    pair.fake.api_key = "key" if how == "wrong key" else None
+    url = str(pair.server.make_url("/nothing" if how == "another server" else ""))
+    writers: list[asyncio.StreamWriter] = []
+    silent = await asyncio.start_server(lambda r, w: writers.append(w), "127.0.0.1", 0)
+    if how in ("cancelled", "silent"):
+        url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+    engine = RemoteEngine("http://127.0.0.1:9" if how == "no server" else url, read_timeout=0.1)
+    client = FlashAgentsChatCompletionClient(engine=engine, tokenizer=ByteChatTokenizer())
+    starts = [asyncio.ensure_future(start) for start in (engine.start(), client.start(), engine.start())]
+    if how == "cancelled":
+        async with asyncio.timeout(10):
+            while len(sessions := list(engine._server._sessions.values())) < 1:
+                await asyncio.sleep(0)
+        for start in starts:
+            start.cancel()
+    for result in await asyncio.gather(*starts, return_exceptions=True):
+        assert isinstance(result, asyncio.CancelledError if how == "cancelled" else EngineStartError)
+    assert not engine._server._sessions
+    if how == "cancelled":
+        assert all(session.closed for session in sessions)
+    for writer in writers:
+        writer.close()
+    silent.close()
+    await silent.wait_closed()
+
+
+async def test_a_start_that_fails_leaves_the_connection_to_one_that_goes_on(pair: Pair) -> None:
+    """Two ask at once, and one of them is cancelled."""
+    first, second = (asyncio.ensure_future(pair.engine.start()) for _ in range(2))
+    async with asyncio.timeout(10):
+        while not pair.engine._server._sessions:
+            await asyncio.sleep(0)
+    first.cancel()
+    assert (await second).kind == "remote"
+    assert text(await read(pair.engine)) == "Hello, wörld!"
+
+
 @pytest.mark.parametrize("body", ["<html>", '{"hello": 1}', "[]"])
 async def test_a_server_of_another_kind(body: str) -> None:
     async def answer(_: web.Request) -> web.Response:
@@ -217,6 +275,27 @@ async def test_leaving_aborts_on_the_server(pair: Pair, how: str) -> None:
     async with asyncio.timeout(5):
         while (await pair.engine.state()).running:
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("waits", ["for the answer to begin", "for more of it"])
+async def test_closing_ends_who_reads_and_aborts_on_the_server(pair: Pair, waits: str) -> None:
+    """aiohttp leaves whoever reads from a session that is closed waiting for ever."""
+    pair.fake.engine = ScriptedEngine([Reply(text="abc", interval=600)])
+    await pair.engine.start()
+    if waits == "for the answer to begin":
+        pair.fake.silent = asyncio.Event()
+    request = ask()
+    reading = asyncio.ensure_future(read(pair.engine, request))
+    async with asyncio.timeout(10):
+        while not (pair.fake.bodies if pair.fake.silent else pair.fake.engine._running):
+            await asyncio.sleep(0.005)
+    await pair.engine.close()
+    with pytest.raises(EngineClosedError):
+        await asyncio.wait_for(reading, 10)
+    assert pair.fake.aborts == [request.rid]
+    assert not pair.engine._asking and not pair.engine._server._waits
+    if pair.fake.silent:
+        pair.fake.silent.set()
 
 
 async def test_abort_by_id_ends_the_stream(pair: Pair) -> None:

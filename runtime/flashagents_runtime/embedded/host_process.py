@@ -63,6 +63,7 @@ class HostProcess(asyncio.Protocol):
         self._error: EngineError | None = None
         self._transport: asyncio.Transport | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._watched = False  # a thread waits for its end
         self._run_dir: RunDir | None = None
         self._window: Window | None = None
         loop = asyncio.get_running_loop()
@@ -74,32 +75,47 @@ class HostProcess(asyncio.Protocol):
 
     async def start(self) -> EngineInfo:
         """Spawn the host and wait until its engine is up. Raises EngineStartError."""
+        try:
+            await self._launch()
+        except (OSError, ValueError, RuntimeError) as e:  # no descriptor, process, thread or memory was free
+            self._refusal = f"its host process could not be started: {e}"
+            if self._watched:
+                self.kill()  # `_finish` does the rest
+            else:
+                await self._finish(self._unwatched_end(), None)
+        return await asyncio.shield(self._ready)
+
+    async def _launch(self) -> None:
         ours, theirs = socket.socketpair()
         try:
             self._run_dir = make_run_dir()
-            self._process = self._spawn(theirs)
-        except OSError as e:
+            folder, token = str(self._run_dir.path), self._run_dir.token
+            setup = wire.Setup(self._model, self._engine_args, os.getpid(), folder, token)
+            wire.encode(setup)  # before there is a process that waits for it
+            process = self._process = self._spawn(theirs)
+            log_pipe = LogPipe(self._on_log_line)
+            threading.Thread(
+                target=self._watch, args=(process.pid, log_pipe), name="flashagents-host-watch", daemon=True
+            ).start()
+            self._watched = True
+            await self._loop.connect_read_pipe(lambda: log_pipe, process.stdout)
+            self._transport, _ = await self._loop.create_connection(lambda: self, sock=ours)
+        except BaseException:
             ours.close()
-            if self._run_dir is not None:
-                self._run_dir.remove()
-            raise EngineStartError(f"the engine's host process could not be started: {e}") from e
+            raise
         finally:
             theirs.close()
-        loop = self._loop
-        assert self._process.stdout is not None
-        log_pipe = LogPipe(self._on_log_line)
-        await loop.connect_read_pipe(lambda: log_pipe, self._process.stdout)
-        threading.Thread(
-            target=self._watch, args=(self._process.pid, log_pipe), name="flashagents-host-watch", daemon=True
-        ).start()
-        self._transport, _ = await loop.create_connection(lambda: self, sock=ours)
-        self.send(
-            wire.Setup(
-                self._model, self._engine_args, os.getpid(), str(self._run_dir.path), self._run_dir.token
-            )
-        )
+        self.send(setup)
         self._progress(Progress("Starting the engine's process", 0.02))
-        return await asyncio.shield(self._ready)
+
+    def _unwatched_end(self) -> int:
+        """The exit status of a host that nobody watches yet, which has ended then; 0 where there is none."""
+        if self._process is None:
+            return 0
+        self.kill()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return self._process.wait()
 
     def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         assert self._run_dir is not None
@@ -190,8 +206,12 @@ class HostProcess(asyncio.Protocol):
         elif request.rid in self._streams:
             deliver([(stream, RequestRejectedError(f"request id {request.rid} is in use already"))])
         else:
-            self._streams[request.rid] = stream
-            self.send(wire.Generate(request))
+            try:
+                self.send(wire.Generate(request))
+            except ValueError as e:
+                deliver([(stream, RequestRejectedError(str(e)))])
+            else:
+                self._streams[request.rid] = stream
 
     def abort(self, rid: str) -> None:
         """Abort a request; its stream goes on to its last delta, with finish reason "abort"."""
@@ -214,8 +234,8 @@ class HostProcess(asyncio.Protocol):
         call_id = next(self._call_ids)
         future: asyncio.Future[Any] = self._loop.create_future()
         self._calls[call_id] = future
-        self.send(wire.Call(call_id, method, arguments or {}))
         try:
+            self.send(wire.Call(call_id, method, arguments or {}))
             return await future
         finally:
             self._calls.pop(call_id, None)
@@ -257,8 +277,9 @@ class HostProcess(asyncio.Protocol):
         code = self._process.wait()
         self._task = self._loop.create_task(self._finish(code, log_pipe))
 
-    async def _finish(self, code: int, log_pipe: LogPipe) -> None:
-        await log_pipe.wait_closed(_LOG_GRACE_SECONDS)
+    async def _finish(self, code: int, log_pipe: LogPipe | None) -> None:
+        if log_pipe is not None:
+            await log_pipe.wait_closed(_LOG_GRACE_SECONDS)
         if self._transport is not None:
             self._transport.abort()
         if self._window is not None:

@@ -352,11 +352,11 @@ class PrefillSession:
         self.figures.chunks += 1
 
     async def _prefill(self, request: GenerateRequest) -> GenerateResult | None:
-        result = None
         async with aclosing(self._prefiller.engine.generate(request)) as stream:
             async for delta in stream:
-                result = delta.result
-        return result
+                if delta.result is not None:
+                    return delta.result
+        return None
 
     def _abort_chunk(self) -> None:
         chunk, self._chunk = self._chunk, None

@@ -29,7 +29,9 @@ class WarmupBudget:
         self.longest_pass = longest_pass
         self._clock = clock
         self._decoding = 0
-        self._free_at = 0.0
+        self._wait = 0.0
+        """Seconds from `_at` until a warm-up may start; below 0 where it might have for some time."""
+        self._at = clock()
 
     @property
     def decoding(self) -> bool:
@@ -45,7 +47,7 @@ class WarmupBudget:
     def decode(self) -> Iterator[None]:
         """While a real request runs. Warm-ups before it do not count against it."""
         if self._decoding == 0:
-            self._free_at = self._clock()
+            self._wait, self._at = 0.0, self._clock()
         self._decoding += 1
         try:
             yield
@@ -56,19 +58,26 @@ class WarmupBudget:
         """Seconds until the next warm-up may start; 0 where it may start now."""
         if not self.decoding or self.share == 1:
             return 0.0
-        return max(self._free_at - self._clock(), 0.0)
+        return max(self._left(), 0.0)
 
     def charge(self, seconds: float) -> float:
         """A warm-up of about `seconds` starts now; returns what was charged for it."""
         if not self.decoding:
             return 0.0
-        self._free_at = max(self._free_at, self._clock()) + seconds / self.share
+        self._wait = max(self._left(), 0.0) + seconds / self.share
         return seconds
 
     def correct(self, charged: float, measured: float) -> None:
         """The warm-up for which `charged` was taken has taken `measured` seconds."""
         if charged > 0:
-            self._free_at += (measured - charged) / self.share
+            self._wait += (measured - charged) / self.share
+
+    def _left(self) -> float:
+        """`_wait` as of now; a clock that was set back adds nothing to it."""
+        now = self._clock()
+        self._wait -= max(now - self._at, 0.0)
+        self._at = now
+        return self._wait
 
 
 __all__ = ["WarmupBudget"]

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..errors import EngineError
+from ..schema_check import has_references, moved
 from ..types import AnswerFormat, Delta, GenerateRequest, GenerateResult, ToolCall
 from .http import Server
 from .marks import CALLS, THOUGHTS, beginning_of
@@ -181,18 +182,22 @@ def _texts(parts: Any, *names: str) -> list[str]:
 
 def _calls_schema(fmt: AnswerFormat) -> dict[str, Any]:
     """A JSON array of calls: how SGLang itself enforces calls whose own form has no grammar."""
-    entries = [
-        {
-            "type": "object",
-            "properties": {
-                "name": {"enum": [tool.name]},
-                "parameters": tool.parameters or {"type": "object"},
-            },
-            "required": ["name", "parameters"],
-        }
-        for tool in fmt.tools
-    ]
+    entries, parts = [], {}
+    for tool in fmt.tools:
+        parameters = tool.parameters or {"type": "object"}
+        if has_references(parameters):  # to parts of itself, which is no longer the whole
+            parts[tool.name] = moved(parameters, f"#/$defs/{tool.name}")
+            parameters = {"$ref": f"#/$defs/{tool.name}"}
+        entries.append(
+            {
+                "type": "object",
+                "properties": {"name": {"enum": [tool.name]}, "parameters": parameters},
+                "required": ["name", "parameters"],
+            }
+        )
     schema: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": entries}}
+    if parts:
+        schema["$defs"] = parts
     if not fmt.parallel_tool_calls:
         schema["maxItems"] = 1
     return schema

@@ -72,11 +72,14 @@ class RemoteEngine:
             tls = _trusting(tls_ca_file)
         self._server = Server(url, api_key, tls, connect_timeout, read_timeout)
         self._info: EngineInfo | None = None
+        self._died = False  # since `_info` was read
         self._incremental = False
         self._tool_parser: str | None = None
         self._reasoning_parser: str | None = None
         self._total_tokens = 0
         self._aborting: set[str] = set()
+        self._asking: set[str] = set()  # requests that are being answered
+        self._closed = False
         self._leaving: set[asyncio.Future[None]] = set()  # aborts on their way
 
     def __repr__(self) -> str:
@@ -91,9 +94,21 @@ class RemoteEngine:
         return self._info
 
     async def start(self, progress: ProgressCallback | None = None) -> EngineInfo:
-        """See `Engine.start`: connects; nothing is started on the server."""
-        if self._info is not None:
+        """See `Engine.start`: connects; nothing is started on the server. Where it fails nothing stays open.
+
+        After the server has died it is asked anew: what comes back at its address may be another one.
+        """
+        if self._info is not None and not self._died:
             return self._info
+        try:
+            info = await self._connect(progress)
+        except BaseException:
+            await self._server.leave_loop()
+            raise
+        self._died = False
+        return info
+
+    async def _connect(self, progress: ProgressCallback | None) -> EngineInfo:
         if progress is not None:
             progress(Progress(f"Connecting to {self._server.url}"))
         try:
@@ -103,6 +118,10 @@ class RemoteEngine:
             raise
         except RequestRejectedError as e:
             raise EngineStartError(f"{e} (is it an SGLang server?)") from e
+        except EngineDiedError as e:
+            if self._died:
+                raise
+            raise EngineStartError(str(e)) from e
         except EngineError as e:
             raise EngineStartError(str(e)) from e
         if not isinstance(model, dict) or not isinstance(server, dict) or "model_path" not in model:
@@ -121,7 +140,7 @@ class RemoteEngine:
         self._info = info
         if progress is not None:
             progress(Progress("Ready", 1.0))
-        return self._info
+        return info
 
     def start_blocking(self) -> EngineInfo:
         """`start` for synchronous code, also within a running event loop, which stands still meanwhile.
@@ -140,7 +159,7 @@ class RemoteEngine:
             finally:
                 await self._server.leave_loop()
 
-        if self._info is not None:
+        if self._info is not None and not self._died:
             return self._info
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(lambda: asyncio.run(ask())).result()
@@ -151,11 +170,11 @@ class RemoteEngine:
         check_request(request, info)
         answer = RemoteAnswer(self._server, request, self._tool_parser, self._reasoning_parser)
         increments = None if self._incremental else Increments()
-        async with self._open(answer.request) as response:
+        async with self._asked(request.rid), self._open(answer.request) as response:
             left = True
             tokens = characters = 0
             try:
-                async for out in _events(response, self._server.url):
+                async for out in _events(response, self._server):
                     if out.get("error") is not None:
                         raise self._error(out["error"])
                     delta = _delta(out, increments, request, request.rid in self._aborting)
@@ -175,6 +194,20 @@ class RemoteEngine:
                 self._aborting.discard(request.rid)
                 if left:
                     await self._leave(request.rid)
+
+    @contextlib.asynccontextmanager
+    async def _asked(self, rid: str) -> AsyncGenerator[None, None]:
+        """While a request is on its way or being answered: whether the server dies, and what `close` ends."""
+        self._asking.add(rid)
+        try:
+            yield
+        except EngineError as e:
+            self._died = self._died or isinstance(e, EngineDiedError)
+            if self._closed and not isinstance(e, EngineClosedError):
+                raise EngineClosedError("the engine was closed while this call was waiting") from e
+            raise
+        finally:
+            self._asking.discard(rid)
 
     @contextlib.asynccontextmanager
     async def _open(self, request: GenerateRequest) -> AsyncGenerator[aiohttp.ClientResponse, None]:
@@ -200,16 +233,15 @@ class RemoteEngine:
         """Abort a request whose reader goes. Before the connection closes: a server forgets a request whose
         client has gone, and then ignores its abort, but its scheduler goes on to generate. Also where the
         reader is cancelled once more meanwhile."""
-
-        async def post() -> None:
-            with contextlib.suppress(EngineError, TimeoutError):
-                async with asyncio.timeout(_ABORT_SECONDS):
-                    await self._post_abort(rid)
-
-        task = asyncio.ensure_future(post())
+        task = asyncio.ensure_future(self._abort_if_it_can_be(rid))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
         await asyncio.shield(task)
+
+    async def _abort_if_it_can_be(self, rid: str) -> None:
+        with contextlib.suppress(EngineError, TimeoutError):
+            async with asyncio.timeout(_ABORT_SECONDS):
+                await self._post_abort(rid)
 
     def _error(self, error: Any) -> EngineError:
         """What the server puts into the stream where a request fails in the middle."""
@@ -270,7 +302,12 @@ class RemoteEngine:
             return False
 
     async def close(self) -> None:
-        """Close the connections; the server goes on. Closing twice is fine."""
+        """Abort what is being answered and close the connections; the server goes on. Closing twice is fine.
+
+        Who is reading an answer, in whichever loop and thread, gets EngineClosedError.
+        """
+        self._closed = True
+        await asyncio.gather(*(self._abort_if_it_can_be(rid) for rid in list(self._asking)))
         here = [task for task in self._leaving if task.get_loop() is asyncio.get_running_loop()]
         if here:
             await asyncio.wait(here)
@@ -284,11 +321,20 @@ def _trusting(ca_file: str | Path) -> ssl.SSLContext:
         raise ValueError(f"tls_ca_file {str(ca_file)!r} cannot be read as PEM certificates: {e}") from e
 
 
-async def _events(response: aiohttp.ClientResponse, url: str) -> AsyncGenerator[dict[str, Any], None]:
+async def _events(response: aiohttp.ClientResponse, server: Server) -> AsyncGenerator[dict[str, Any], None]:
+    """The events of an answer; a server that sends none for long is silent, whatever bytes it sends."""
     reader = EventReader()
+    url = server.url
     try:
-        async for chunk in response.content.iter_any():
-            for event in reader.feed(chunk):
+        while True:
+            events: list[dict[str, Any]] = []
+            async with server.wait():
+                while not events and not reader.done:
+                    chunk = await response.content.readany()
+                    if not chunk:
+                        return
+                    events = reader.feed(chunk)
+            for event in events:
                 yield event
             if reader.done:
                 return

@@ -7,7 +7,8 @@ import contextlib
 import json
 import ssl
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,6 +35,9 @@ class Server:
         tls: for servers whose certificate the system does not know.
         connect_timeout: seconds until a connection must stand.
         read_timeout: longest silence of a server that is answering, seconds.
+
+    Attributes:
+        patience: as `read_timeout`; also the longest time for the head of an answer, and for a JSON value.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class Server:
         read_timeout: float,
     ) -> None:
         self.url = _checked_url(url)
+        self.patience = read_timeout
         self._secrets = [api_key] if api_key else []
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._tls = tls
@@ -53,11 +58,24 @@ class Server:
         )
         self._sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession]
         self._sessions = weakref.WeakKeyDictionary()
+        self._requests: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, int]
+        self._requests = weakref.WeakKeyDictionary()  # of each loop, those that have not come to their end
+        self._waits: set[_Wait] = set()
         self._closed = False
 
-    def _session(self) -> aiohttp.ClientSession:
+    def _check_open(self) -> None:
         if self._closed:
             raise EngineClosedError("this RemoteEngine was closed; build a new one")
+
+    def wait(self) -> _Wait:
+        """Around one wait for the server: no longer than `patience`, and not beyond `close`.
+
+        Raises TimeoutError, or EngineClosedError.
+        """
+        return _Wait(self)
+
+    def _session(self) -> aiohttp.ClientSession:
+        self._check_open()
         loop = asyncio.get_running_loop()
         session = self._sessions.get(loop)
         if session is None or session.closed:
@@ -70,6 +88,15 @@ class Server:
             )
             self._sessions[loop] = session
         return session
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        self._requests[loop] = self._requests.get(loop, 0) + 1
+        try:
+            yield
+        finally:
+            self._requests[loop] -= 1
 
     @contextlib.asynccontextmanager
     async def open(
@@ -84,29 +111,36 @@ class Server:
             EngineError: it refuses the key, or failed (5xx).
             EngineDiedError: it cannot be reached, or its certificate is not to be trusted.
         """
-        for attempt in range(_TRIES):
-            last = attempt == _TRIES - 1
-            try:
-                response = await self._session().request(
-                    method, self.url + path, json=body, allow_redirects=False
-                )
-            except aiohttp.SocketTimeoutError as e:  # it has the request, and may be at work on it
-                raise EngineDiedError(f"the server {self.url} is silent: {e}") from e
-            except aiohttp.ClientSSLError as e:  # trying again would not help
-                raise EngineDiedError(_tls_message(self.url, e)) from e
-            except aiohttp.ClientConnectionError as e:
-                if last:
-                    raise EngineDiedError(f"the server {self.url} cannot be reached: {e}") from e
-            except aiohttp.ClientError as e:
-                raise EngineDiedError(f"the request to {self.url} failed: {e}") from e
-            else:
-                async with response:
-                    if response.status == 200:
-                        yield response
-                        return
-                    if response.status != 503 or last:
-                        raise await self._refusal(path, response)
-            await asyncio.sleep(_PAUSE_SECONDS * 2**attempt)
+        with self._counted():
+            for attempt in range(_TRIES):
+                last = attempt == _TRIES - 1
+                try:
+                    # Not only each read: one byte at a time would put it off for ever.
+                    async with self.wait():
+                        response = await self._session().request(
+                            method, self.url + path, json=body, allow_redirects=False
+                        )
+                except aiohttp.SocketTimeoutError as e:  # it has the request, and may be at work on it
+                    raise EngineDiedError(f"the server {self.url} is silent: {e}") from e
+                except aiohttp.ClientSSLError as e:  # trying again would not help
+                    raise EngineDiedError(_tls_message(self.url, e)) from e
+                except aiohttp.ClientConnectionError as e:
+                    if last:
+                        raise EngineDiedError(f"the server {self.url} cannot be reached: {e}") from e
+                except aiohttp.ClientError as e:
+                    raise EngineDiedError(f"the request to {self.url} failed: {e}") from e
+                except TimeoutError as e:
+                    raise EngineDiedError(
+                        f"the server {self.url} has not begun its answer in {self.patience:g} s"
+                    ) from e
+                else:
+                    async with response:
+                        if response.status == 200:
+                            yield response
+                            return
+                        if response.status != 503 or last:
+                            raise await self._refusal(path, response)
+                await asyncio.sleep(_PAUSE_SECONDS * 2**attempt)
 
     async def json(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """The JSON value of a response; raises as `open`."""
@@ -127,8 +161,9 @@ class Server:
         """The body's first `limit` bytes."""
         content = bytearray()
         try:
-            while len(content) < limit and (block := await response.content.read(1 << 16)):
-                content += block
+            async with self.wait():
+                while len(content) < limit and (block := await response.content.read(1 << 16)):
+                    content += block
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as e:
             raise EngineDiedError(f"the answer of {self.url}{path} broke off: {e!r}") from e
         return bytes(content[:limit])
@@ -146,9 +181,11 @@ class Server:
         return EngineError(message)
 
     async def leave_loop(self) -> None:
-        """Close the running loop's session; the next request there opens another."""
-        session = self._sessions.pop(asyncio.get_running_loop(), None)
-        if session is not None:
+        """Close the running loop's session, unless a request needs it; the next request opens another."""
+        loop = asyncio.get_running_loop()
+        session = self._sessions.get(loop)
+        if session is not None and not self._requests.get(loop):
+            del self._sessions[loop]
             await session.close()
 
     async def close(self) -> None:
@@ -157,10 +194,48 @@ class Server:
         for loop, session in list(self._sessions.items()):
             if loop is asyncio.get_running_loop():
                 await session.close()
-            elif loop.is_running():
-                asyncio.run_coroutine_threadsafe(session.close(), loop)
-            elif session.connector is not None:  # its loop has ended: nobody can await its goodbye
+            elif session.connector is None:
+                continue
+            elif loop.is_running():  # maybe for no longer than its reader takes to hear of this
+                with contextlib.suppress(RuntimeError):
+                    loop.call_soon_threadsafe(session.connector._close)
+            else:  # its loop has ended: nobody can await its goodbye
                 session.connector._close()
+        for wait in list(self._waits):
+            wait.end()
+
+
+class _Wait:
+    """One wait of one task. aiohttp does not tell who reads from a session that is being closed."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._limit = asyncio.timeout(server.patience)
+
+    async def __aenter__(self) -> None:
+        self._server._check_open()
+        await self._limit.__aenter__()
+        self._server._waits.add(self)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server._waits.discard(self)
+        try:
+            await self._limit.__aexit__(kind, error, trace)
+        except TimeoutError:
+            self._server._check_open()
+            raise
+
+    def end(self) -> None:
+        """End it now, from any thread."""
+        with contextlib.suppress(RuntimeError):  # its loop is closed
+            self._loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        if self in self._server._waits:
+            self._limit.reschedule(self._loop.time())
 
 
 def _checked_url(url: str) -> str:

@@ -47,12 +47,13 @@ class PassBudget:
         self._now = self.share
         if self._shrinks and decoding > 1:
             self._now = min(self.share, 1.0 / (decoding - 1))
+        passed = max(now - self._at, 0.0)  # a clock that was set back takes nothing away
         if not decoding:
             self._balance = 0.0
         elif self._now == float("inf"):
             self._balance = self._most
         else:
-            self._balance = min(self._balance + self._now * (now - self._at), self._most)
+            self._balance = min(self._balance + self._now * passed, self._most)
         self._at = now
 
     def may_start(self, decoding: bool, expected: float) -> bool:

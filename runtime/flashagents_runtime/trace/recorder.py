@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import uuid
 from collections import deque
 from pathlib import Path
 from typing import Any, Self
@@ -16,6 +18,7 @@ from .view import TraceView
 
 FORMAT = 1  # of the .jsonl files
 PICTURES = (".pdf", ".png", ".svg")
+_DPI = 200  # of a .png
 
 
 def check_target(path: str | Path, *, several: bool = False) -> None:
@@ -37,6 +40,20 @@ def check_target(path: str | Path, *, several: bool = False) -> None:
             raise ImportError(_extras.missing_message(missing, "trace"), name=package)
     else:
         raise ValueError(f"{Path(path).name}: a trace is saved as .html, .jsonl, .json, .svg, .pdf or .png")
+
+
+def _write(path: Path, content: bytes) -> None:
+    """A file appears in one piece, or not at all: a disk that fills up must not take the last trace along."""
+    if path.exists() and not path.is_file():  # a device or a pipe
+        path.write_bytes(content)
+        return
+    path = path.resolve()
+    part = path.with_name(f".{path.name[:100]}.{uuid.uuid4().hex}")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 class _Header(msgspec.Struct, omit_defaults=True):
@@ -123,6 +140,7 @@ class Trace:
         Raises:
             ValueError: another ending, or `compare` for a file that holds one trace.
             ImportError: the extra is missing.
+            OSError: it cannot be written; a file that was there is left as it was.
         """
         path = Path(path)
         check_target(path, several=compare is not None)
@@ -130,16 +148,18 @@ class Trace:
         if kind == ".html":
             from .page import page
 
-            path.write_text(page(self, compare), encoding="utf-8")
+            _write(path, page(self, compare).encode())
         elif kind == ".jsonl":
             head = _Header(FORMAT, self.name, self.dropped)
-            path.write_bytes(msgspec.json.Encoder().encode_lines([head, *self.events]))
+            _write(path, msgspec.json.Encoder().encode_lines([head, *self.events]))
         elif kind == ".json":
             from .perfetto import chrome_trace
 
-            path.write_bytes(msgspec.json.encode(chrome_trace(self.view)))
+            _write(path, msgspec.json.encode(chrome_trace(self.view)))
         else:
-            self.plot(compare=compare).savefig(path)
+            picture = io.BytesIO()
+            self.plot(compare=compare).savefig(picture, format=kind[1:], dpi=_DPI)
+            _write(path, picture.getvalue())
         return path
 
     @classmethod

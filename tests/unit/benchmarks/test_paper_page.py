@@ -100,7 +100,6 @@ def test_panels_show_what_rows_say() -> None:
 
 @pytest.mark.long
 def test_a_picture_is_drawn_of_each_line(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     panels = plots.pictures(rates_rows())["overhead"]
     plots.draw(panels, tmp_path / "x.svg")
     ids = {e.get("id", "") for e in ElementTree.parse(tmp_path / "x.svg").getroot().iter()}

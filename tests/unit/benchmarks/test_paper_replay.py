@@ -152,7 +152,6 @@ def test_fairness_is_jains_index() -> None:
 
 @pytest.mark.long
 def test_random_adapters_fit_their_model_and_can_share(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     from safetensors.torch import load_file
 
     from benchmarks.handoff.model import SHAPES
