@@ -63,6 +63,15 @@ QWEN25_32B: dict[str, Any] = {
     "num_key_value_heads": 8,
     "vocab_size": 152064,
 }
+LLAMA31_8B: dict[str, Any] = {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 128256,
+}
 # Qwen3-235B-A22B's own configuration.
 QWEN3_235B: dict[str, Any] = {
     "hidden_size": 4096,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from autogen_core.tools import Tool, ToolSchema
 from pydantic import BaseModel
 
 from flashagents_runtime import AnswerFormat, GenerateRequest, UnsupportedFeatureError
-from flashagents_runtime.chat import ChatMessage, ToolDefinition, encode_chat
+from flashagents_runtime.chat import ChatMessage, ChatTokenizer, ToolDefinition
 from flashagents_runtime.chat_tools import TOOL_PARSER
 from flashagents_runtime.schema_check import check_schema
 
@@ -48,8 +48,23 @@ class CheckedCall:
     json_output: bool | type[BaseModel] | None
     schema: str | None
 
-    def make(self, model: LoadedModel, info: ModelInfo, *, lora: str | None, cache_salt: str | None) -> Call:
+    def make(
+        self,
+        model: LoadedModel,
+        info: ModelInfo,
+        *,
+        lora: str | None,
+        cache_salt: str | None,
+        known: Callable[[ChatTokenizer, str], list[int] | None] = lambda tokenizer, prompt: None,
+    ) -> Call:
         """Render the prompt and make the request.
+
+        Args:
+            model: the model with its tokenizer.
+            info: what it can do.
+            lora: see `GenerateRequest`.
+            cache_salt: the same.
+            known: the canonical tokens of a prompt, where somebody has them already.
 
         Raises:
             ValueError: something that the model, by `info`, cannot do, or an invalid message.
@@ -61,7 +76,8 @@ class CheckedCall:
         shown = self.offered if self.callable else []
         # A tool that was chosen is called once, as in OpenAI's API.
         once = args.parallel_tool_calls is False or (self.call_required and len(self.callable) == 1)
-        ids = encode_chat(model.tokenizer, chat, tools=shown, template_args=args.chat_template_kwargs)
+        prompt = model.tokenizer.render(chat, tools=shown, template_args=args.chat_template_kwargs)
+        ids = known(model.tokenizer, prompt) or model.tokenizer.encode(prompt)
         request = GenerateRequest(
             input_ids=ids,
             sampling=to_sampling(args, model.card.sampling, self.schema),

@@ -44,7 +44,7 @@ from ._messages import to_chat, to_tools
 from ._model import ModelSource
 from ._prompt_side import PromptSide
 from ._sampling import CreateArgs, parse_create_args
-from ._side_channel import open_tap
+from ._side_channel import known_tokens, open_tap
 from ._trace import trace_turn
 from ._usage import FlashRequestUsage, add_usage
 
@@ -251,7 +251,11 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         if self._engine.info is None or self._source.loaded is None:
             await guard.wait(self.start())
         return checked.make(
-            self._source.load(), self.model_info, lora=self._lora, cache_salt=self._cache_salt
+            self._source.load(),
+            self.model_info,
+            lora=self._lora,
+            cache_salt=self._cache_salt,
+            known=known_tokens,
         )
 
     async def _deltas(

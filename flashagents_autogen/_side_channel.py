@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from autogen_core.models import CreateResult, LLMMessage
 
 from flashagents_runtime import Delta, GenerateRequest
+from flashagents_runtime.chat import ChatTokenizer
 
 from ._call import Call
 
@@ -87,6 +88,26 @@ def unlisten(listener: Listener) -> None:
     _listeners = tuple(other for other in _listeners if other is not listener)
 
 
+def known_tokens(tokenizer: ChatTokenizer, prompt: str) -> list[int] | None:
+    """The canonical tokens of a prompt that is about to be sent, where a listener has them already.
+
+    A long prompt takes milliseconds to tokenise, at the very moment of a hand-off. A listener may have a
+    method `tokens_of(tokenizer, prompt)`; one that raises is logged and passed over.
+    """
+    for listener in _listeners:
+        tokens_of = getattr(listener, "tokens_of", None)
+        if tokens_of is None:
+            continue
+        try:
+            found: list[int] | None = tokens_of(tokenizer, prompt)
+        except Exception:
+            _log.exception("a listener of the model client failed; the call goes on without it")
+            continue
+        if found is not None:
+            return found
+    return None
+
+
 def open_tap(
     client: FlashAgentsChatCompletionClient, messages: Sequence[LLMMessage], call: Call
 ) -> Tap | None:
@@ -105,4 +126,4 @@ def open_tap(
     return None
 
 
-__all__ = ["ClientCall", "Listener", "Tap", "listen", "open_tap", "unlisten"]
+__all__ = ["ClientCall", "Listener", "Tap", "known_tokens", "listen", "open_tap", "unlisten"]

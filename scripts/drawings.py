@@ -166,7 +166,145 @@ def groupchat() -> Drawing:
     return d
 
 
-DRAWINGS = {"handoff": handoff, "intra-turn": intra_turn, "role-loras": role_loras, "groupchat": groupchat}
+def architecture() -> Drawing:
+    """The processes, and what goes between them."""
+    d = Drawing("Architecture: the application and the engine's processes", 720, 290)
+    d.text(16, 26, "your application: no torch, no SGLang", "bold")
+    d.text(376, 26, "an engine, in processes of its own", "bold")
+    d.box(16, 40, 180, 40, BLUE, "AutoGen: agents, teams")
+    d.box(16, 110, 180, 44, BLUE, "FlashAgents client:\nmessages → token ids")
+    d.box(16, 190, 180, 44, GREEN, "who speaks next?\nprefill sessions")
+    d.arrow((86, 80), (86, 108))
+    d.arrow((126, 108), (126, 82))
+    d.arrow((106, 154), (106, 188), dashed=True)
+    d.text(114, 176, "text, as it comes", "small")
+    d.box(376, 40, 328, 44, GREY, "host: SGLang's tokenizer manager\nand detokenizer")
+    d.box(376, 116, 328, 118, "#ffffff")
+    d.text(388, 134, "SGLang's scheduler, with our plug-in", "small")
+    d.box(388, 144, 148, 34, GREY, "batches, decode")
+    d.box(544, 144, 148, 34, GREY, "radix cache, KV pool")
+    d.box(388, 188, 98, 34, ORANGE, "intra-turn")
+    d.box(491, 188, 98, 34, ORANGE, "pins, budget")
+    d.box(594, 188, 98, 34, ORANGE, "LR rows")
+    d.arrow((540, 84), (540, 114))
+    d.arrow((196, 126), (290, 126), (290, 58), (374, 58))
+    d.arrow((374, 70), (302, 70), (302, 140), (198, 140))
+    d.text(310, 96, "frames over", "small")
+    d.text(310, 110, "a socket pair", "small")
+    d.arrow((196, 212), (282, 212), (282, 128))
+    d.text(206, 206, "warm-ups", "small")
+    d.text(
+        16,
+        262,
+        "engine_url=: the same client speaks SGLang's HTTP to a server, with the plug-in or without.",
+        "small",
+    )
+    d.text(
+        16,
+        278,
+        "The host ends with the application; whatever happens to it, the application lives on.",
+        "small",
+    )
+    return d
+
+
+def scheduling() -> Drawing:
+    """Three rules: who goes first, how much of the time, what is evicted last."""
+    d = Drawing("Scheduling: requests first, warm-ups within a budget, pins evicted last", 720, 290)
+    d.text(16, 26, "the queue: requests before warm-ups", "bold")
+    for i, (color, words) in enumerate(
+        [(BLUE, "request"), (BLUE, "request"), (GREEN, "warm-up"), (GREEN, "warm-up")]
+    ):
+        d.box(16 + 78 * i, 38, 74, 28, color, words)
+    d.arrow((336, 52), (378, 52))
+    d.text(388, 57, "no warm-up starts while a request waits", "small")
+    d.text(16, 104, "the budget: on a GPU decodes may be slowed by 5%, on a CPU there is none", "bold")
+    for i in range(12):
+        d.box(16 + 40 * i, 116, 36, 26, BLUE, "step")
+    d.box(16 + 40 * 12, 116, 76, 26, GREEN, "warm-ups")
+    for i in range(3):
+        d.box(576 + 40 * i, 116, 36, 26, BLUE, "step")
+    d.text(
+        16,
+        160,
+        "The due chunks of all sessions go in one pass, then none until the steps have paid for it.",
+        "small",
+    )
+    d.text(16, 196, "eviction: pins go last, and nothing waits for them", "bold")
+    for x, width, color, words in (
+        (16, 190, GREY, "nobody's: least recent first"),
+        (210, 130, GREEN, "oldest pin"),
+        (344, 130, GREEN, "newest pin"),
+        (478, 204, BLUE, "locked by running requests"),
+    ):
+        d.box(x, 208, width, 28, color, words)
+    d.arrow((16, 250), (474, 250))
+    d.text(16, 268, "evicted first", "small")
+    d.text(474, 268, "evicted last", "small", "end")
+    d.text(580, 256, "never", "small", "middle")
+    return d
+
+
+def role_training() -> Drawing:
+    """Where the common A comes from."""
+    d = Drawing("Training role adapters with one v_proj A for all", 720, 236)
+    for i, role in enumerate(("planner", "actor", "critic")):
+        y = 34 + 58 * i
+        d.box(16, y, 120, 38, GREY, f"{role}'s pairs:\ninput, output")
+        d.arrow((136, y + 19), (182, y + 19))
+        d.box(
+            184, y, 90, 38, ORANGE if i == 0 else RED, "v_proj A,\nlearnt" if i == 0 else "v_proj A,\nfixed"
+        )
+        d.box(274, y, 90, 38, BLUE, "v_proj B,\nlearnt")
+        d.box(364, y, 90, 38, BLUE, "others,\nlearnt")
+        d.arrow((454, y + 19), (500, y + 19 if i == 1 else 111 - 8 + 8 * i))
+    for y in (72, 130):
+        d.arrow((229, y), (229, y + 19))
+    d.text(184, 24, "an adapter in PEFT's format for each role", "small")
+    d.box(502, 84, 200, 54, GREEN, 'one engine,\nlora_sharing="base_lr"')
+    d.text(502, 156, "x·A is the same for all roles:", "small")
+    d.text(502, 171, "one row serves every one of them", "small")
+    d.text(
+        16, 224, "Without --shared-a each role learns an A of its own; the other schemes take those.", "small"
+    )
+    return d
+
+
+def kernel() -> Drawing:
+    """One tile of Flash-LoRA-Attention."""
+    d = Drawing("Flash-LoRA-Attention: a second accumulator of width r", 720, 252)
+    d.text(16, 26, "for each tile of keys", "bold")
+    d.box(16, 44, 60, 60, GREY, "q")
+    d.box(96, 44, 110, 60, GREEN, "K of\nthe tile")
+    d.arrow((206, 74), (246, 74))
+    d.box(248, 44, 110, 60, BLUE, "P: softmax,\nas ever")
+    d.arrow((358, 62), (428, 62))
+    d.arrow((358, 92), (380, 92), (380, 150), (428, 150))
+    d.box(430, 34, 110, 56, GREEN, "V_base, width d")
+    d.box(430, 122, 56, 56, ORANGE, "x·A,\nwidth r")
+    d.arrow((540, 62), (590, 62))
+    d.arrow((486, 150), (590, 150))
+    d.box(592, 34, 112, 56, GREY, "O += P V_base")
+    d.box(592, 122, 112, 56, GREY, "O_lr += P (x·A)")
+    d.text(16, 128, "K and V_base: the same for all agents", "small")
+    d.text(16, 144, "x·A: one row of width r beside each slot", "small")
+    d.text(16, 160, "P is computed once for both", "small")
+    d.text(16, 206, "after the last tile, once a request:", "bold")
+    d.box(270, 190, 220, 28, BLUE, "(O + O_lr Bᵢ) / sum of P")
+    d.text(16, 238, "Bᵢ is the adapter of the agent that asks: it never touches the cache.", "small")
+    return d
+
+
+DRAWINGS = {
+    "architecture": architecture,
+    "groupchat": groupchat,
+    "handoff": handoff,
+    "intra-turn": intra_turn,
+    "kernel": kernel,
+    "role-loras": role_loras,
+    "role-training": role_training,
+    "scheduling": scheduling,
+}
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ class Script:
 
     `said` is A's answer, one piece a token: the weights may be random, so what A decodes is replaced piece
     by piece, and only its timing is A's. `told` is what B's system message is, `guess` what the forecast
-    takes it for.
+    takes it for. B answers with `answer` tokens, as the LoRA adapter `lora` where one is named.
     """
 
     question: str
@@ -42,6 +42,8 @@ class Script:
     """B's real prompt."""
     target: Downstream | None = None
     """B's session, where its head was warmed."""
+    answer: int = 1
+    lora: str | None = None
 
 
 @dataclass
@@ -52,6 +54,8 @@ class Sample:
     """Of A's deltas, the first with its first token."""
     first: float = 0.0
     """B's first token."""
+    last: float = 0.0
+    """The end of B's answer."""
     render: float = 0.0
     """To render and tokenise B's prompt: known beforehand here, so in no other figure."""
     result: GenerateResult | None = None
@@ -123,7 +127,8 @@ class Agents:
 
     def _open(self, script: Script) -> Downstream:
         forecast = forecast_messages(self._chat.render, self._messages(script.guess, slot_marker()))
-        session = self.prefiller.open(expected=len(script.said) if self._expected else None)
+        expected = len(script.said) if self._expected else None
+        session = self.prefiller.open(expected=expected, lora=script.lora)
         return Downstream(session, forecast, self._rules)
 
     async def off(self, script: Script) -> Sample:
@@ -134,8 +139,7 @@ class Agents:
         async with aclosing(self._speak(script, sample)) as stream:
             async for _ in stream:
                 pass
-        request = GenerateRequest(input_ids=script.ids, sampling=tokens(1))
-        await self._answer(self.prefiller.generate(request), sample)
+        await self._answer(self.prefiller.generate(_request(script)), sample)
         began = perf_counter()
         assert self._ids(self._messages(script.told, "".join(script.said))) == script.ids
         sample.render = perf_counter() - began
@@ -149,8 +153,7 @@ class Agents:
             async with aclosing(Handoff([(target, 0)]).through(self._speak(script, sample))) as stream:
                 async for _ in stream:
                     pass
-            request = GenerateRequest(input_ids=script.ids, sampling=tokens(1))
-            await self._answer(target.generate(request), sample)
+            await self._answer(target.generate(_request(script)), sample)
         finally:
             await target.close()
         sample.figures = target.figures
@@ -183,6 +186,7 @@ class Agents:
                 if count >= nth and not sample.first:
                     sample.first = perf_counter()
                 sample.result = delta.result
+        sample.last = perf_counter()
 
     async def _speak(self, script: Script, sample: Sample) -> AsyncGenerator[Delta, None]:
         """A's stream, with the script's text."""
@@ -212,6 +216,11 @@ class Agents:
 
     def _ids(self, messages: list[ChatMessage]) -> list[int]:
         return self._chat.encode(self._chat.render(messages))
+
+
+def _request(script: Script) -> GenerateRequest:
+    """B's real one."""
+    return GenerateRequest(input_ids=script.ids, sampling=tokens(script.answer), lora=script.lora)
 
 
 def tokens(n: int) -> SamplingParams:

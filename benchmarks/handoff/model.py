@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from benchmarks.model_config import QWEN3_235B, QWEN25_7B, QWEN25_32B, write_config
+from benchmarks.model_config import LLAMA31_8B, QWEN3_235B, QWEN25_7B, QWEN25_32B, write_config
 
 _ROOT = Path(__file__).parents[2]
 
@@ -18,6 +18,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "qwen2.5-7b": QWEN25_7B,
     "qwen2.5-32b": QWEN25_32B,
     "qwen3-235b-a22b": QWEN3_235B,
+    "llama-3.1-8b": LLAMA31_8B,
     "smollm2-135m": {
         "hidden_size": 576,
         "intermediate_size": 1536,

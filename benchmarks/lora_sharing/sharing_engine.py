@@ -11,6 +11,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1]))
 import model_config
+import random_adapters
 
 from flashagents_runtime import cpu_shims, plugin
 from flashagents_runtime.lora_sharing.arguments import take_arguments
@@ -19,15 +20,7 @@ from flashagents_runtime.lora_sharing.arguments import take_arguments
 cpu_shims.install()
 
 SHAPES: dict[str, dict[str, Any]] = {
-    "llama-3.1-8b": {
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_attention_heads": 32,
-        "num_hidden_layers": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "vocab_size": 128256,
-    },
+    "llama-3.1-8b": model_config.LLAMA31_8B,
     # for log-probs: the attention of an 8B model, few and narrow layers, random weights
     "random-4-layers": {
         "hidden_size": 1024,
@@ -93,35 +86,7 @@ def write_random_model(folder: Path, shape: str) -> Path:
 
 def adapter_tensors(shape: str, number: int, rank: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """A random adapter for `q_proj` and `v_proj`, and its configuration; all have the same `v_proj` A."""
-    import torch
-
-    s = SHAPES[shape]
-    g = torch.Generator().manual_seed(number)
-    common = torch.Generator().manual_seed(10_000)
-    rows = {
-        m: s["head_dim"] * s[f"num_{kind}_heads"]
-        for m, kind in (("q_proj", "attention"), ("v_proj", "key_value"))
-    }
-    tensors = {}
-    for i in range(s["num_hidden_layers"]):
-        for module, out in rows.items():
-            p = f"base_model.model.model.layers.{i}.self_attn.{module}"
-            source = common if module == "v_proj" else g
-            down = torch.randn(rank, s["hidden_size"], generator=source) * 0.02
-            tensors[f"{p}.lora_A.weight"] = down.to(torch.bfloat16)
-            tensors[f"{p}.lora_B.weight"] = (torch.randn(out, rank, generator=g) * 0.02).to(torch.bfloat16)
-    config = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "r": rank,
-        "lora_alpha": 2 * rank,
-        "lora_dropout": 0.0,
-        "bias": "none",
-        "target_modules": ["q_proj", "v_proj"],
-        "fan_in_fan_out": False,
-        "base_model_name_or_path": shape,
-    }
-    return tensors, config
+    return random_adapters.tensors(SHAPES[shape], number, rank), random_adapters.config(shape, rank)
 
 
 class SharingEngine:

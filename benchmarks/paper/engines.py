@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 import time
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.random_adapters import RANK, TARGETS, write_adapter
 from flashagents_runtime.embedded import EmbeddedEngine
 from flashagents_runtime.types import Progress
 
@@ -36,21 +38,55 @@ class Spec:
     Attributes:
         args: engine arguments besides those of all.
         env: environment variables of its host process.
+        loras: the adapters of `ROLES` are loaded into it.
     """
 
     args: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    loras: bool = False
 
+
+HOST_LOGGER = "flashagents_runtime.engine"  # has what a host process prints
 
 # No plug-in at all: `--radix-cache-backend` is SGLang's own.
 STOCK = {"radix_cache_backend": None}
+ROLES = ("role0", "role1", "role2", "role3")
+LORA: dict[str, Any] = {
+    "enable_lora": True,
+    "max_lora_rank": RANK,
+    "lora_target_modules": list(TARGETS),
+    "max_loras_per_batch": len(ROLES) + 1,
+}
 SPECS = {
     "stock-fcfs": Spec({**STOCK, "schedule_policy": "fcfs"}),
     "stock-lpm": Spec({**STOCK, "schedule_policy": "lpm"}),
     "flash": Spec(),
     "flash-without-intra-turn": Spec(env={"FLASHAGENTS_DISABLE": "intra_turn"}),
     "flash-sjf": Spec(env={"FLASHAGENTS_SJF": "1"}),
+    "sjf-alone": Spec(
+        env={"FLASHAGENTS_SJF": "1", "FLASHAGENTS_DISABLE": "intra_turn,soft_pins,warmup_budget"}
+    ),
+    # Role agents' LoRA adapters on one backbone, loaded when the engine is up (`adapters.py`).
+    "stock-lora": Spec({**STOCK, **LORA, "schedule_policy": "lpm"}, loras=True),
+    "flash-lora": Spec(LORA, loras=True),
+    "flash-lora-shared": Spec(
+        # It attends in a backend of its own.
+        {**LORA, "lora_sharing": "base_lr", "lora_groups": {"team": list(ROLES)}, "attention_backend": None},
+        loras=True,
+    ),
+    "flash-eager-prefill": Spec({"cuda_graph_backend_prefill": "disabled"}),
 }
+
+
+def log_engines() -> None:
+    """What SGLang prints goes to the file that `FLASHAGENTS_ENGINE_LOG` names, if any."""
+    target, logger = os.environ.get("FLASHAGENTS_ENGINE_LOG"), logging.getLogger(HOST_LOGGER)
+    if target and not logger.handlers:
+        handler = logging.FileHandler(target, delay=True)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG)
+        logger.propagate = False
 
 
 @asynccontextmanager
@@ -68,13 +104,17 @@ async def running(
     base = {**(CPU_ARGS if cpu else GPU_ARGS), "load_format": "dummy", "random_seed": 0, **(more or {})}
     if gpu:
         base["base_gpu_id"] = gpu
+    log_engines()
     engines: dict[str, EmbeddedEngine] = {}
     starts: list[asyncio.Task[Any]] = []
     began, loop = time.monotonic(), asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
         for name in names:
             spec = SPECS[name]
-            engine = engines[name] = EmbeddedEngine(model, **base, **spec.args)
+            args = {**base, **spec.args}
+            if cpu and args.get("attention_backend", "") is None:
+                del args["attention_backend"]  # there the default is the only one
+            engine = engines[name] = EmbeddedEngine(model, **args)
             stack.push_async_callback(engine.close)
             spawned = asyncio.Event()
 
@@ -94,6 +134,9 @@ async def running(
             starts.append(start)
         for name, start in zip(names, starts, strict=True):
             await start
+            if SPECS[name].loras:
+                for number, role in enumerate(ROLES):
+                    await engines[name].load_lora(role, write_adapter(model, number))
             print(f"{name}: up after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         yield engines
 

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from benchmarks.rows import append
 
 
@@ -18,16 +20,21 @@ class Slice:
     Args:
         path: the file.
         shared: what all rows have (`rows.common`).
-        seconds: start no cell that would end after so long.
+        seconds: start no cell that would end so long after this process began, engines and all.
     """
 
     def __init__(self, path: Path, shared: dict[str, Any], seconds: float) -> None:
         self.shared = shared
         self._path = path
-        self._end = time.monotonic() + seconds
+        self._end = time.monotonic() + seconds - (time.time() - psutil.Process().create_time())
         self._known = set(_keys(path))
         self._pace: dict[str, float] = {}
         self._left: list[dict[str, Any]] = []
+
+    @property
+    def left(self) -> float:
+        """Seconds until the end; engines that start when little is left have nothing to do."""
+        return self._end - time.monotonic()
 
     def missing(self, case: dict[str, Any], variants: Iterable[str]) -> bool:
         """Whether the file lacks the case for any of these variants."""

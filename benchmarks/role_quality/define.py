@@ -8,7 +8,6 @@ Float64, one trajectory at a time: the first `--questions` of those that the eng
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,30 +16,24 @@ import torch
 
 from flashagents_runtime.model_store import resolve_model
 
-from .cells import cells, due, tasks
+from . import arguments
+from .cells import cells, due
 from .definitions import DefinitionJudge
 from .measure import Task, measure
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--model", help="left out: the default small model")
-    parser.add_argument("--tasks", help="left out: all that are prepared")
-    parser.add_argument("--seeds", default="0,1,2")
+    parser = arguments.parser(__doc__)
     parser.add_argument("--schemes", default="none,droidspeak,base_lr_own,base_lr,full,base,precomputed")
     parser.add_argument("--questions", type=int, default=40)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--part", default="0/1", help="I/N: the I-th of N processes that run side by side")
     parser.add_argument("--budget-seconds", type=float, default=500)
-    args = parser.parse_args(argv)
+    args = arguments.parsed(parser, argv)
     began = time.perf_counter()
     model = Path(resolve_model(args.model))
-    seeds = [int(s) for s in args.seeds.split(",")]
     order = args.schemes.split(",")
-    names = args.tasks.split(",") if args.tasks else tasks(args.work)
-    wanted = [c for task in names for c in cells("definition", task, seeds) if c.scheme in order]
+    wanted = [c for task in args.tasks for c in cells("definition", task, args.seeds) if c.scheme in order]
     wanted.sort(key=lambda c: order.index(c.scheme))
     mine, parts = (int(n) for n in args.part.split("/"))
     wanted = wanted[mine::parts]

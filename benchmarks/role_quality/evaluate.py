@@ -21,7 +21,8 @@ from typing import Any
 
 from flashagents_runtime.model_store import resolve_model
 
-from .cells import Cell, cells, due, tasks
+from . import arguments
+from .cells import Cell, cells, due
 from .engines import Engines
 from .measure import Task, measure
 
@@ -39,17 +40,14 @@ def run(args: argparse.Namespace) -> int:
     """Measure what is due; the number of cells that are left."""
     began = time.perf_counter()
     model = Path(resolve_model(args.model))
-    names = args.tasks.split(",") if args.tasks else tasks(args.work)
-    seeds = [int(s) for s in args.seeds.split(",")]
-    wanted = [
-        c for task in names for c in cells("engine", task, seeds) if c.scheme in args.schemes.split(",")
-    ]
-    held_out = {task: Task(args.work, task, model, args.questions) for task in names}
+    schemes = args.schemes.split(",")
+    wanted = [c for t in args.tasks for c in cells("engine", t, args.seeds) if c.scheme in schemes]
+    held_out = {task: Task(args.work, task, model, args.questions) for task in args.tasks}
     left = due(args.work, wanted)
     for together in batches_of(left):
         if time.perf_counter() - began > args.budget_seconds - args.reserve_seconds:
             break
-        end = held_out[names[0]].end
+        end = held_out[args.tasks[0]].end
         teams = {f"{c.task}-{c.team}": c.folders(args.work) for c in together}
         engines = Engines(
             model, together[0].scheme, teams, end, cpu=args.cpu, **engine_args(args, len(teams))
@@ -84,8 +82,7 @@ def refusal(args: argparse.Namespace) -> str:
     from flashagents_runtime.errors import EngineStartError
 
     model = Path(resolve_model(args.model))
-    task = (args.tasks.split(",") if args.tasks else tasks(args.work))[0]
-    folders = Cell(task, "engine", "base_lr", "own", int(args.seeds.split(",")[0])).folders(args.work)
+    folders = Cell(args.tasks[0], "engine", "base_lr", "own", args.seeds[0]).folders(args.work)
 
     async def start() -> str:
         engine = EmbeddedEngine(
@@ -103,12 +100,7 @@ def refusal(args: argparse.Namespace) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--model", help="left out: the default small model")
-    parser.add_argument("--tasks", help="left out: all that are prepared")
-    parser.add_argument("--seeds", default="0,1,2")
+    parser = arguments.parser(__doc__)
     parser.add_argument("--schemes", default="none,full,base,base_lr,precomputed")
     parser.add_argument("--questions", type=int, help="the first ones; left out, all")
     parser.add_argument("--batch", type=int, default=96, help="trajectories at once")
@@ -119,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--reserve-seconds", type=float, default=60, help="what a start and a cell need")
     parser.add_argument("--refused", action="store_true")
     parser.add_argument("--cpu", action="store_true")
-    args = parser.parse_args(argv)
+    args = arguments.parsed(parser, argv)
     if args.refused:
         text = refusal(args)
         line = next(line for line in text.splitlines() if "does not fit" in line)

@@ -9,7 +9,6 @@ observation is that base parts are nearly equal, and adapters' parts are not.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,8 @@ import torch
 from flashagents_runtime import cpu_shims
 from flashagents_runtime.model_store import resolve_model
 
-from .cells import ADAPTERS, adapter_folders, tasks
+from . import arguments
+from .cells import ADAPTERS, adapter_folders
 from .measure import Task
 from .trajectories import ROLES
 
@@ -83,22 +83,17 @@ def similarities(adapted: Any, texts: list[list[int]], device: str) -> dict[str,
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--model", help="left out: the default small model")
-    parser.add_argument("--tasks", help="left out: all that are prepared")
-    parser.add_argument("--seeds", default="0,1,2")
+    parser = arguments.parser(__doc__)
     parser.add_argument("--texts", type=int, default=10)
     parser.add_argument("--device", default="cpu")
-    args = parser.parse_args(argv)
+    args = arguments.parsed(parser, argv)
     model = Path(resolve_model(args.model))
-    for name in args.tasks.split(",") if args.tasks else tasks(args.work):
+    for name in args.tasks:
         texts = [t.ids for t in Task(args.work, name, model, args.texts).found]
-        for seed in args.seeds.split(","):
+        for seed in args.seeds:
             for adapters in ADAPTERS:
                 file = args.work / "similarity" / f"{name}-{adapters}-{seed}.json"
-                folders = adapter_folders(args.work, name, int(seed), adapters)
+                folders = adapter_folders(args.work, name, seed, adapters)
                 if file.exists() or not all(f.exists() for f in folders.values()):
                     continue
                 found = similarities(load(model, folders, args.device), texts, args.device)

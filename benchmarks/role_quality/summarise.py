@@ -10,7 +10,6 @@ with the same adapters, `..._minus_own_none` from Non-Shared with adapters that 
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,7 +18,8 @@ from typing import Any
 
 from benchmarks.rows import RESULTS, append, common, row
 
-from .cells import ADAPTERS, DEFINED, ENGINE, Cell, about, tasks
+from . import arguments
+from .cells import ADAPTERS, DEFINED, ENGINE, Cell, about
 from .metrics import interval
 from .trajectories import ROLES
 
@@ -155,29 +155,26 @@ def similarity_rows(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--tasks", help="left out: all that are prepared")
-    parser.add_argument("--seeds", default="0,1,2")
+    parser = arguments.parser(__doc__, model=False)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="bfloat16", help="in which the engine computed")
     parser.add_argument("--note", default="", help="what else the rows are of, such as a small training")
     parser.add_argument("--out", type=Path, default=RESULTS / "role_quality.jsonl")
-    args = parser.parse_args(argv)
+    args = arguments.parsed(parser, argv)
     shared = common("sglang", "torch", "transformers", "peft", device=args.device)
-    given = [f"--{name} {value!s}" for name, value in (("seeds", args.seeds), ("tasks", args.tasks)) if value]
+    given = (f"--{name} {','.join(map(str, getattr(args, name)))}" for name in ("seeds", "tasks"))
     shared["command"] = " ".join(["python -m benchmarks.role_quality.summarise --work WORK", *given])
     if args.note:
         shared["note"] = args.note
-    seeds = [int(s) for s in args.seeds.split(",")]
-    for task in args.tasks.split(",") if args.tasks else tasks(args.work):
+    for task in args.tasks:
         case = {"task": task, "dtype": args.dtype}
-        engine, definition = (Summary(args.work, task, judge, seeds) for judge in ("engine", "definition"))
+        engine, definition = (
+            Summary(args.work, task, judge, args.seeds) for judge in ("engine", "definition")
+        )
         found = engine.rows(case, shared)
         found += definition.rows({**case, "dtype": "float64"}, shared)
         found += cross_check(engine, definition, case, shared)
-        found += similarity_rows(args.work, task, seeds, {"task": task}, shared)
+        found += similarity_rows(args.work, task, args.seeds, {"task": task}, shared)
         print(json.dumps(about(args.work, task)))
         append(args.out, found, show=False)
         for r in found:

@@ -18,7 +18,8 @@ from flashagents_runtime import Progress
 from flashagents_runtime.model_store import resolve_model
 from flashagents_runtime.role_training import Recipe, train_roles
 
-from .cells import ADAPTERS, adapter_folders, tasks
+from . import arguments
+from .cells import ADAPTERS, adapter_folders
 from .trajectories import ROLES
 
 RECIPES = {"agents": {"epochs": 3.0, "learning_rate": 1e-3}, "facts": {"epochs": 6.0, "learning_rate": 2e-3}}
@@ -73,12 +74,7 @@ def train(work: Path, model: Path, task: str, seed: int, args: argparse.Namespac
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--model", help="left out: the default small model")
-    parser.add_argument("--tasks", help="left out: all that are prepared")
-    parser.add_argument("--seeds", default="0,1,2")
+    parser = arguments.parser(__doc__)
     parser.add_argument("--epochs", type=float)
     parser.add_argument("--learning-rate", type=float)
     parser.add_argument("--max-pairs", type=int)
@@ -88,10 +84,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--checkpoint-steps", type=int, default=25)
     parser.add_argument("--cpu", action="store_true")
-    args = parser.parse_args(argv)
+    args = arguments.parsed(parser, argv)
     model = Path(resolve_model(args.model))
-    for seed in (int(s) for s in args.seeds.split(",")):
-        for task in args.tasks.split(",") if args.tasks else tasks(args.work):
+    for seed in args.seeds:
+        for task in args.tasks:
             train(args.work, model, task, seed, args)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from flashagents_runtime.chat import ChatTokenizer
 from flashagents_runtime.handoff import CutRules, Downstream, PromptForecast
 from flashagents_runtime.handoff.stable_tokenizer import DEFAULT_BATCH
 
@@ -125,6 +126,16 @@ class Expectations:
             self._discard(expected)
             return None
         return expected
+
+    def tokens_of(self, tokenizer: ChatTokenizer, prompt: str) -> list[int] | None:
+        """The tokens of a prompt that is sent now, where they were made while its upstream agents spoke."""
+        loop = asyncio.get_running_loop()
+        for expected in self._waiting.values():
+            if expected.guess.side.tokenizer is tokenizer and expected.loop is loop:
+                found = expected.downstream.tokens_of(prompt)
+                if found is not None:
+                    return found
+        return None
 
     def note_end(self, upstream: Upstream) -> None:
         """Before a source ends: how far its readers have got."""

@@ -17,6 +17,8 @@ from autogen_agentchat.messages import HandoffMessage
 from autogen_agentchat.teams import BaseGroupChat
 from autogen_core.models import CreateResult
 
+from flashagents_runtime.chat import ChatTokenizer
+
 from .. import _side_channel
 from .._client import FlashAgentsChatCompletionClient
 from .._side_channel import ClientCall, Tap
@@ -238,6 +240,10 @@ class FlashGroupChatRuntime:
         except Exception as error:
             self.stumbled(scope, speaker.name, error)
         return tap
+
+    def tokens_of(self, tokenizer: ChatTokenizer, prompt: str) -> list[int] | None:
+        """See `_side_channel.known_tokens`."""
+        return self.expectations.tokens_of(tokenizer, prompt)
 
     def on_stranger(self, call: ClientCall) -> Tap | None:
         """See `_side_channel.Listener`."""

@@ -171,7 +171,7 @@ def train_roles(
     roles: Annotated[
         list[str],
         typer.Argument(
-            metavar="ROLE=FILE...",
+            metavar="ROLE=FILE",
             help='A role\'s name and its pairs, a JSON list of {"input": ..., "output": ...}.',
         ),
     ],
@@ -181,9 +181,7 @@ def train_roles(
     ] = None,
     shared_a: Annotated[
         bool,
-        typer.Option(
-            "--shared-a", help="All roles get the first one's v_proj.lora_A (lora_sharing=base_lr)."
-        ),
+        typer.Option("--shared-a", help="All roles get the first one's v_proj.lora_A, as base_lr needs it."),
     ] = False,
     rank: Annotated[int, typer.Option(help="r of the adapters.")] = 8,
     alpha: Annotated[int, typer.Option(help="lora_alpha; adapters are scaled by alpha / rank.")] = 16,
@@ -201,7 +199,7 @@ def train_roles(
     dtype: Annotated[str, typer.Option(help="Of the backbone: auto, float32, bfloat16.")] = "auto",
     cpu: Annotated[bool, typer.Option("--cpu", help="Train on the CPU though there is a GPU.")] = False,
     checkpoint_steps: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 20,
-    plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw the losses.")] = True,
+    no_plot: Annotated[bool, typer.Option("--no-plot", help="Do not draw the losses.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Train a LoRA adapter for each role; prints their folders. Needs the extra `train`."""
@@ -238,7 +236,7 @@ def train_roles(
             shared_a=shared_a,
             device="cpu" if cpu else None,
             checkpoint_steps=checkpoint_steps,
-            plot=plot,
+            plot=not no_plot,
             progress=progress,
         )
     for trained in done:

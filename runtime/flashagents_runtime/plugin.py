@@ -24,6 +24,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any, Protocol
 
 from . import lora_sharing
@@ -168,7 +169,7 @@ def install_hooks(hooks: Mapping[str, Hook]) -> None:
             raise seams.SeamError(f"hook on {target} could not be installed: {e}") from e
         registry._patched.add(target)
         _installed[target] = hook
-    missing = [target for target in hooks if target not in active_hooks()]
+    missing = [target for target, hook in hooks.items() if not _reaches(target, hook)]
     if missing:
         raise seams.SeamError(f"hooks not in place: {', '.join(missing)}")
 
@@ -179,8 +180,9 @@ def active_hooks() -> list[str]:
 
 
 def _reaches(target: str, hook: Hook) -> bool:
-    function = pkgutil.resolve_name(target)
-    original = function
+    owner_name, _, name = target.rpartition(".")
+    owner = pkgutil.resolve_name(owner_name)
+    original = getattr(owner, name)
     found = False
     while True:
         cells = getattr(original, "__closure__", None) or ()
@@ -188,9 +190,14 @@ def _reaches(target: str, hook: Hook) -> bool:
         if not hasattr(original, "__wrapped__"):
             break
         original = original.__wrapped__
-    name = target.rpartition(".")[2]
-    copies = (vars(module).get(name) for module in list(sys.modules.values()) if hasattr(module, "__dict__"))
-    return found and not any(copy is original for copy in copies)
+    # Of a function other modules may hold a copy; a method is looked up in its class. There are thousands
+    # of modules, and schedulers are asked while they serve.
+    return found and not (isinstance(owner, ModuleType) and _is_held(original, name))
+
+
+def _is_held(original: object, name: str) -> bool:
+    """Whether a module still has the function under its name, as `from x import name` copies it."""
+    return any(getattr(m, "__dict__", {}).get(name) is original for m in list(sys.modules.values()))
 
 
 def state(cache: Any) -> dict[str, Any]:
@@ -234,6 +241,7 @@ def kv_figures(scheduler: Any) -> dict[str, int]:
         "kv_used": total - free - cached,
         "kv_cached": cached,
         "kv_free": free,
-        "running": len(scheduler.running_batch.reqs),
+        # A request that has ended leaves the batch one step later.
+        "running": sum(not req.finished() for req in scheduler.running_batch.reqs),
         "waiting": len(scheduler.waiting_queue),
     }

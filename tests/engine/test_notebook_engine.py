@@ -46,7 +46,6 @@ def cells_of(stem: str) -> list[Any]:
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """What each cell gave, by "number of the notebook-cell"."""
-    pytest.importorskip("plotly")
     *roles, close = cells_of("04_role_loras")  # its engine stays until all have run
     cells = [nbformat.v4.new_code_cell(SETUP), *roles]
     for stem in OTHERS:

@@ -1,13 +1,11 @@
 """`flashagents serve` on the real default model, and the client on it.
 
-Skipped where SGLang's HTTP server cannot be imported: it needs more packages than its engine does.
 Costs two starts of an engine (about 40 s each on two cores): a server that is killed is started again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 import signal
 import socket
@@ -116,9 +114,6 @@ class Served:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The one server of this module; use `served`, which starts it where it is not up."""
-    absent = [m for m in ("fastapi", "uvicorn", "jsonschema", "soundfile") if not importlib.util.find_spec(m)]
-    if absent:
-        pytest.skip(f"SGLang's HTTP server needs {', '.join(absent)}, not installed here")
     server = Served(tmp_path_factory.mktemp("tls"))
     yield server
     server.stop()

@@ -47,7 +47,6 @@ def printed(cell: nbformat.NotebookNode) -> str:
 @pytest.mark.usefixtures("jupyter")
 @pytest.mark.parametrize("path", COMPARED, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_top_to_bottom(path: Path) -> None:
-    pytest.importorskip("plotly")
     notebook = nbformat.read(path, as_version=4)
     notebook.cells.insert(0, nbformat.v4.new_code_cell(SETUP))
     NotebookClient(notebook, timeout=60, kernel_name="python3").execute()

@@ -25,6 +25,7 @@ from typing import Any
 
 import pytest
 from filelock import FileLock
+from playwright.sync_api import sync_playwright
 
 from helpers.npm_tokenizers import cache_folder
 
@@ -82,10 +83,9 @@ def chromium() -> tuple[str, dict[str, str]]:
 @contextlib.contextmanager
 def open_page(path: Path, *, dark: bool = False, width: int = 1400) -> Iterator[tuple[Any, list[str]]]:
     """A file, opened without a network: playwright's page, and what the page complains about."""
-    api = pytest.importorskip("playwright.sync_api")
     program, environment = chromium()
     complaints: list[str] = []
-    with api.sync_playwright() as driver:
+    with sync_playwright() as driver:
         browser = driver.chromium.launch(
             executable_path=program,
             env={**os.environ, **environment},

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("triton")
-
 HERE = Path(__file__).parent / "operators"
 FILES = sorted(p.name for p in HERE.glob("operator_*.py"))
 

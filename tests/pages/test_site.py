@@ -14,12 +14,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MISSING = importlib.util.find_spec("mkdocs") is None
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(MISSING, reason="mkdocs is not installed: requirements/docs.txt"),
-]
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

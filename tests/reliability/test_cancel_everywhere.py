@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import os
 import sys
-import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import aclosing
@@ -19,7 +18,7 @@ from autogen_core import CancellationToken
 from flashagents_autogen import FlashAgentsChatCompletionClient
 from flashagents_runtime import GenerateRequest, Reply, SamplingParams, ScriptedEngine
 from flashagents_runtime.chat_tokenizer import ByteChatTokenizer
-from flashagents_runtime.embedded import EmbeddedEngine, host_process
+from flashagents_runtime.embedded import EmbeddedEngine
 from flashagents_runtime.handoff import (
     CutRules,
     Downstream,
@@ -33,6 +32,7 @@ from helpers import stub_host
 from helpers.cancel_points import Who, cancel_everywhere, descriptors
 from helpers.clients import user
 from helpers.sglang_server import FakeSGLang
+from helpers.stub_hosts import stub_hosts
 
 Work = Coroutine[Any, Any, Any]
 Check = Callable[[bool], Awaitable[None]]
@@ -284,17 +284,10 @@ async def test_remote(server: tuple[FakeSGLang, str], who: Who, through: str) ->
 
 @pytest.fixture
 def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="fa-test"))
-    command = [sys.executable, "-S", "-P", stub_host.__file__]
     site = [p for p in sys.path if p.endswith("site-packages")]
     monkeypatch.setenv("PYTHONPATH", ":".join([*site, str(Path(stub_host.__file__).parents[2] / "runtime")]))
-    monkeypatch.setattr(host_process, "host_command", lambda fd: [*command, str(fd)])
-    monkeypatch.setattr(EmbeddedEngine, "_resolve_model", lambda self: self.model)
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    yield folder
-    assert list(folder.iterdir()) == [], "a host's folder was left behind"
-    folder.rmdir()
+    with stub_hosts(monkeypatch, [sys.executable, "-S", "-P", stub_host.__file__]) as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("who", ["caller", "caller, twice"])

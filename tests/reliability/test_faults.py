@@ -10,7 +10,6 @@ import os
 import random
 import subprocess
 import sys
-import tempfile
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
@@ -34,7 +33,7 @@ from flashagents_runtime import (
     ScriptedEngine,
 )
 from flashagents_runtime.chat_tokenizer import ByteChatTokenizer
-from flashagents_runtime.embedded import EmbeddedEngine, host_process
+from flashagents_runtime.embedded import EmbeddedEngine
 from flashagents_runtime.gguf_convert import convert_gguf
 from flashagents_runtime.handoff import CutRules, Downstream, Handoff, Policy, Prefiller, forecast_prompt
 from flashagents_runtime.model_store import prepare_packaged
@@ -43,6 +42,7 @@ from helpers import stub_host
 from helpers.cancel_points import descriptors, quiet
 from helpers.clients import user
 from helpers.sglang_server import FakeSGLang
+from helpers.stub_hosts import stub_hosts
 from helpers.tiny_gguf import packaged, write_gguf
 
 
@@ -59,19 +59,16 @@ async def text_of(engine: Any, request: GenerateRequest | None = None) -> str:
 
 
 @pytest.fixture
-def doomed_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def doomed_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """Hosts that kill themselves at frame N of what they send, whole or in the middle of it."""
-    folder = Path(tempfile.mkdtemp(prefix="fa-test"))
-    run = folder / "run"
-    run.mkdir()
-    script = folder / "host.py"
+    script = tmp_path / "host.py"
     script.write_text(
         textwrap.dedent(f"""
             import os, signal, socket, sys
             sys.path.insert(0, {str(Path(stub_host.__file__).parents[1])!r})
             from flashagents_runtime import wire
             from helpers.stub_host import StubHost
-            plan = {str(folder / "plan")!r}
+            plan = {str(tmp_path / "plan")!r}
             at, half = open(plan).read().split() if os.path.exists(plan) else ("-1", "")
 
             class Doomed(StubHost):
@@ -88,16 +85,8 @@ def doomed_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             Doomed(socket.socket(fileno=int(sys.argv[1]))).run()
             """)
     )
-    monkeypatch.setattr(host_process, "host_command", lambda fd: [sys.executable, str(script), str(fd)])
-    monkeypatch.setattr(EmbeddedEngine, "_resolve_model", lambda self: self.model)
-    monkeypatch.setenv("TMPDIR", str(run))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    yield folder
-    assert os.listdir(run) == [], "a host's folder was left behind"
-    for path in (script, folder / "plan"):
-        path.unlink(missing_ok=True)
-    run.rmdir()
-    folder.rmdir()
+    with stub_hosts(monkeypatch, [sys.executable, str(script)]):
+        yield tmp_path
 
 
 @pytest.mark.parametrize("half", ["half", "whole"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,26 +70,44 @@ def test_none_is_stock_bit_by_bit(model: Path, adapters: dict[str, Path]) -> Non
         assert ours.cached == stock.cached
 
 
+Turns = dict[str | None, tuple[Answer, Answer]]
+
+
+def two_turns(model: Path, adapters: dict[str, Path], scheme: str, page_size: int) -> Turns:
+    """Of each member, and of the model itself, on an empty cache: a prompt in chunks, and its sequel."""
+    turns: Turns = {}
+    arguments = {"chunked_prefill_size": 64, "page_size": page_size}
+    with SharingHarness(model, scheme, adapters, check=check_integrity, **arguments) as s:
+        for name in (*adapters, None):
+            s.flush()
+            first = s.ask(name, CONTEXT, 12)
+            known = CONTEXT + first.ids
+            turns[name] = (first, s.ask(name, known + SUFFIX, 12, logprob_start_len=len(known)))
+    return turns
+
+
+@pytest.fixture(scope="module")
+def stock_turns(model: Path, adapters: dict[str, Path]) -> Callable[[int], Turns]:
+    """Those of stock SGLang by page size, asked once."""
+    return functools.cache(lambda page_size: two_turns(model, adapters, "none", page_size))
+
+
 @pytest.mark.parametrize("page_size", [1, 16])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_an_agent_alone_is_stock(model: Path, adapters: dict[str, Path], scheme: str, page_size: int) -> None:
+def test_an_agent_alone_is_stock(
+    model: Path,
+    adapters: dict[str, Path],
+    stock_turns: Callable[[int], Turns],
+    scheme: str,
+    page_size: int,
+) -> None:
     """On its own context nothing is approximated: prefill in chunks, decode, a second turn."""
-    turns = {}
-    for which in ("none", scheme):
-        arguments = {"chunked_prefill_size": 64, "page_size": page_size}
-        with SharingHarness(model, which, adapters, check=check_integrity, **arguments) as s:
-            for name in (*adapters, None):
-                s.flush()
-                first = s.ask(name, CONTEXT, 12)
-                second = s.ask(
-                    name, CONTEXT + first.ids + SUFFIX, 12, logprob_start_len=len(CONTEXT) + len(first.ids)
-                )
-                turns[which, name] = (first, second)
+    stock, found = stock_turns(page_size), two_turns(model, adapters, scheme, page_size)
     for name in (*adapters, None):
-        for ours, stock in zip(turns[scheme, name], turns["none", name], strict=True):
-            assert_same(ours, stock)
-            assert ours.cached == stock.cached
-        assert turns[scheme, name][1].cached >= len(CONTEXT)
+        for ours, theirs in zip(found[name], stock[name], strict=True):
+            assert_same(ours, theirs)
+            assert ours.cached == theirs.cached
+        assert found[name][1].cached >= len(CONTEXT)
 
 
 @pytest.mark.parametrize("page_size", [1, 16])

@@ -14,14 +14,10 @@ from benchmarks.role_quality import define, prepare, similarity, summarise, trai
 from benchmarks.role_quality.cells import Cell, cells
 from benchmarks.role_quality.judge import Ask, Said
 from benchmarks.role_quality.measure import Task, measure
-from flashagents_runtime._extras import find_missing
 from helpers.sharing_harness import SharingHarness
 from helpers.tiny_roles import tiny_text_model
 
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.skipif(bool(find_missing(["peft"])), reason="the extra `train` is not installed"),
-]
+pytestmark = pytest.mark.engine
 
 VOCABULARY = 512
 NOISE = 2e-3

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from flashagents_runtime import __version__, cli, doctor, model_store
@@ -17,6 +18,7 @@ from flashagents_runtime.doctor import Check, Report
 from flashagents_runtime.errors import ModelDownloadError
 from flashagents_runtime.types import Progress
 
+HELPED = sorted(typer.main.get_command(cli.app).commands)  # type: ignore[attr-defined]
 GOOD = Report(ok=True, checks=[Check(name="python", status="ok", found="3.11.7 [x]")])
 BAD = Report(
     ok=False,
@@ -34,6 +36,14 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 def test_version() -> None:
     assert run("--version") == (0, f"flashagents-autogen {__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", ["", *(c for c in HELPED if c != "trace"), "trace show"])
+def test_nothing_of_the_help_is_cut_off(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = run(*command.split(), "--help")
+    assert code == 0 and "Usage:" in out
+    assert "…" not in out and max(map(len, out.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(("report", "status"), [(GOOD, 0), (BAD, 1)], ids=["good", "bad"])

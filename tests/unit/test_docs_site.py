@@ -125,6 +125,12 @@ def test_the_drawings_are_new_and_shown() -> None:
         assert f"](drawings/{name}.svg)" in pages
 
 
+def test_each_concept_has_one_drawing() -> None:
+    (concepts,) = (part["Concepts"] for part in SITE["nav"] if "Concepts" in part)
+    drawings = {page: (DOCS / page).read_text().count("](drawings/") for page in leaves(concepts)}
+    assert drawings == dict.fromkeys(drawings, 1) and len(drawings) >= 8
+
+
 def test_troubleshooting_quotes_real_messages() -> None:
     sources = [*(ROOT / "flashagents_autogen").rglob("*.py"), *(ROOT / "runtime").rglob("*.py")]
     joined = "\n".join(path.read_text() for path in sources)

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +28,7 @@ from flashagents_runtime import (
 )
 from flashagents_runtime.embedded import EmbeddedEngine, host_process, run_dir
 from helpers import stub_host
+from helpers.stub_hosts import stub_hosts
 
 
 def hosts() -> list[psutil.Process]:
@@ -44,16 +44,8 @@ def hosts() -> list[psutil.Process]:
 @pytest.fixture(autouse=True)
 def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Start the stub instead of the real host; nothing of it may be left afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="fa-test"))  # tmp_path is too long for a socket
-    monkeypatch.setattr(
-        host_process, "host_command", lambda fd: [sys.executable, stub_host.__file__, str(fd)]
-    )
-    monkeypatch.setattr(EmbeddedEngine, "_resolve_model", lambda self: self.model)
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    yield folder
-    assert list(folder.iterdir()) == [], "a host's folder was left behind"
-    folder.rmdir()
+    with stub_hosts(monkeypatch) as folder:
+        yield folder
     left = [host.cmdline() for host in hosts()]
     assert left == [], "a host was left behind"
 

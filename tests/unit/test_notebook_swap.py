@@ -28,7 +28,6 @@ model_store.resolve_model = lambda name=None, **kwargs: resolve_model({{folder!r
 
 
 def test_every_cell_runs_and_shows_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("plotly")
     jupyter_folders(tmp_path, monkeypatch)
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     setup = nbformat.v4.new_code_cell(SETUP.replace("{folder!r}", repr(str(tiny_model(tmp_path)))))

@@ -114,3 +114,10 @@ def test_every_package_is_typed_and_licensed() -> None:
     ]
     assert all((ROOT / package / "py.typed").exists() for package in packages)
     assert "Apache License" in (ROOT / "LICENSE").read_text()
+
+
+def test_no_test_is_skipped_for_want_of_a_package() -> None:
+    """`make test` installs them all: where one is missing, something is broken."""
+    sources = {path.name: path.read_text() for path in (ROOT / "tests").rglob("*.py")}
+    word = "import" + "orskip"
+    assert [name for name, source in sources.items() if word in source] == []

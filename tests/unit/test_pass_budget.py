@@ -109,3 +109,37 @@ def test_settings_are_checked_before_anything_starts(
     monkeypatch.setenv(variable, value)
     with pytest.raises(SeamError, match=variable):
         feature.refusal(None, None)
+
+
+@pytest.mark.parametrize("share", [0.05, float("inf")])
+@pytest.mark.parametrize("running", [2, 5, 33])
+def test_the_more_decode_the_less_warm_ups_get_where_no_share_was_set(share: float, running: int) -> None:
+    """The others together lose no more than the one that is warmed can gain."""
+    clock = Clock()
+    budget = PassBudget(share, clock, shrinks=True)
+    steps = 0
+    while clock.now < 200:
+        budget.pass_time(running)
+        if budget.may_start(True, 0.002):
+            clock.now += 0.002
+            budget.pay(0.002)
+        clock.now += 0.005
+        steps += 1
+    slower = clock.now / (steps * 0.005) - 1
+    assert slower <= min(share, 1 / (running - 1), 0.002 / 0.005) * 1.01
+    assert slower > 0.9 * min(share, 1 / (running - 1), 0.002 / 0.005)
+
+
+def test_one_that_decodes_alone_is_not_spared_on_a_cpu() -> None:
+    clock = Clock()
+    budget = PassBudget(float("inf"), clock, shrinks=True)
+    budget.pass_time(1)
+    assert budget.may_start(True, 100.0)
+    budget.pay(100.0)
+    budget.pass_time(3)
+    assert budget.longest_pass == 0.5
+    budget.pay(1.0)
+    budget.pass_time(3)
+    assert not budget.may_start(True, 0.1), "overdrawn"
+    budget.pass_time(1)
+    assert budget.may_start(True, 100.0)

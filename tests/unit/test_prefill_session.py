@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
+from typing import Any
 
 import msgspec
 import pytest
@@ -368,3 +369,54 @@ async def test_a_session_whose_cache_goes_as_fast_as_it_comes_stops_asking() -> 
         await engine.release()
     assert (session.state, session.warm) == ("stalled", 10)
     await finish(session, ids(range(16)))
+
+
+@pytest.mark.parametrize("others", [0, 1, 7])
+async def test_small_warm_ups_wait_while_the_engine_is_busy_with_others(others: int) -> None:
+    engine = GatedEngine(["answer"])
+    prefiller = Prefiller(engine)
+    with ExitStack() as running:
+        for _ in range(1 + others):  # the upstream agent's and theirs
+            running.enter_context(prefiller.budget.decode())
+        session = prefiller.open()
+        session.extend(ids(range(40)))
+        session.flush(always=True)
+        await breathe()
+        assert len(engine.chunks) == (1 if others == 0 else 0)
+        session.extend(ids(range(1000, 1800)))
+        session.flush()
+        await breathe()
+        await engine.release()
+        assert len(engine.chunks) >= 1, "a large one saves enough"
+    await session.close()
+    assert no_tasks_left()
+
+
+async def test_what_waited_for_a_busy_engine_goes_when_the_others_have_ended() -> None:
+    engine = GatedEngine(["answer"])
+    engine.open = True
+    prefiller = Prefiller(engine)
+    session = prefiller.open()
+    with prefiller.budget.decode(), prefiller.budget.decode():
+        session.extend(ids(range(40)))
+        session.flush(always=True)
+        await session.settle()
+        assert engine.chunks == [], "and nobody who waits for the session is kept"
+    prefiller.changed_now()
+    await session.settle()
+    assert [len(chunk.input_ids) for chunk in engine.chunks] == [40]
+    await session.close()
+
+
+@pytest.mark.parametrize("settings", [{"chunk_size": 4}, {"share": 1.0}])
+async def test_a_set_chunk_size_and_the_whole_share_hold_nothing_back(settings: dict[str, Any]) -> None:
+    engine = GatedEngine(["answer"])
+    engine.open = True
+    prefiller = Prefiller(engine, **settings)
+    with prefiller.budget.decode(), prefiller.budget.decode():
+        session = prefiller.open()
+        session.extend(ids(range(40)))
+        session.flush(always=True)
+        await session.settle()
+    assert [len(chunk.input_ids) for chunk in engine.chunks] == [40]
+    await session.close()

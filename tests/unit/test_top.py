@@ -10,7 +10,6 @@ import socket
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,12 +18,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from flashagents_runtime import EngineError, GenerateRequest, SamplingParams, ScriptedEngine, cli, remote, top
-from flashagents_runtime.embedded import EmbeddedEngine, acquire_engine, host_process, window
+from flashagents_runtime.embedded import EmbeddedEngine, acquire_engine, window
 from flashagents_runtime.handoff import Prefiller
 from flashagents_runtime.looks import SOCKET_NAME, Look, ask, windows
 from flashagents_runtime.tally import tally_of
 from helpers import stub_host
 from helpers.plugged_engine import FIGURES, PluggedEngine
+from helpers.stub_hosts import stub_hosts
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -35,17 +35,9 @@ def run(*arguments: str) -> tuple[int, str, str]:
 @pytest.fixture(autouse=True)
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Engines' folders of this test alone: the machine may have others."""
-    folder = Path(tempfile.mkdtemp(prefix="fa-test"))  # tmp_path is too long for a socket
-    monkeypatch.setattr(
-        host_process, "host_command", lambda fd: [sys.executable, stub_host.__file__, str(fd)]
-    )
-    monkeypatch.setattr(EmbeddedEngine, "_resolve_model", lambda self: self.model)
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr("flashagents_runtime.looks.BASES", (folder,))
-    yield folder
-    assert list(folder.iterdir()) == [], "an engine's folder was left behind"
-    folder.rmdir()
+    with stub_hosts(monkeypatch) as folder:
+        monkeypatch.setattr("flashagents_runtime.looks.BASES", (folder,))
+        yield folder
 
 
 def request(n: int, ids: int = 8) -> GenerateRequest:

@@ -3,6 +3,7 @@
     python benchmarks/paper/cascade/run.py --setup tiny-shared --scale 16                    # CPU
     python benchmarks/paper/cascade/run.py --setup 7b-shared --budget-seconds 400            # one GPU
     python benchmarks/paper/cascade/run.py --setup 7b-rate50 --cells ablation
+    python benchmarks/paper/cascade/run.py --setup 7b-rate50 --cells ablation-loras
 
 A cell's rows are appended when it is done; run the same command again for the cells that are missing.
 README.md, one folder up, says what each figure is.
@@ -28,7 +29,7 @@ sys.path[:0] = [str(_ROOT), str(_ROOT / "runtime")]
 from benchmarks.handoff.conversation import Agents, Sample
 from benchmarks.handoff.model import write_model
 from benchmarks.paper.cascade.cells import SETUPS, Cell, ablation, cascade
-from benchmarks.paper.engines import flush, running
+from benchmarks.paper.engines import ROLES, flush, running
 from benchmarks.paper.slices import Slice, rotated
 from benchmarks.rows import RESULTS, common, row
 from flashagents_runtime.chat_tokenizer import HFChatTokenizer
@@ -37,11 +38,15 @@ from flashagents_runtime.embedded import EmbeddedEngine
 
 @dataclass(frozen=True)
 class Variant:
-    """What is compared: an engine of `engines.SPECS`, with the overlap or without, heads warmed or not."""
+    """What is compared: an engine of `engines.SPECS`, with the overlap or without, heads warmed or not.
+
+    With `loras` the conversations' B's take turns as the role adapters of `engines.ROLES`.
+    """
 
     engine: str
     overlap: bool
     warm: bool = False
+    loras: bool = False
 
 
 VARIANTS = {
@@ -53,9 +58,20 @@ VARIANTS = {
     "ours-sjf": Variant("flash-sjf", True),
     "stock-lpm, heads warm": Variant("stock-lpm", False, warm=True),
     "ours, heads warm": Variant("flash", True, warm=True),
+    "stock-lpm, role LoRAs": Variant("stock-lora", False, loras=True),
+    "ours, role LoRAs": Variant("flash-lora", True, loras=True),
+    "ours + LoRA sharing, role LoRAs": Variant("flash-lora-shared", True, loras=True),
 }
 OF_CASCADE = ("stock-fcfs", "stock-lpm", "ours", "stock-lpm, heads warm", "ours, heads warm")
 OF_ABLATION = ("stock-fcfs", "stock-lpm", "handoff", "intra-turn", "ours", "ours-sjf")
+OF_LORAS = (
+    "stock-lpm",
+    "ours",
+    "stock-lpm, role LoRAs",
+    "ours, role LoRAs",
+    "ours + LoRA sharing, role LoRAs",
+)
+DEFAULT = {"cascade": OF_CASCADE, "ablation": OF_ABLATION, "ablation-loras": OF_LORAS}
 
 
 class Cascade:
@@ -72,12 +88,13 @@ class Cascade:
     async def run(self, out: Slice) -> None:
         """What is missing and fits into the time."""
         print("warming up", flush=True)
-        for prefix, output in ((4000, 128), (2000, 512)):
+        longest = 512 if SETUPS[self.args.setup].rate is None else 128  # held to a rate, it would take long
+        for prefix, output in ((4000, 128), (2000, longest)):
             for at_once in (1, 8):
                 for variant in self.args.variants:
                     cell = Cell(prefix, output, at_once)
                     await self.once(variant, cell)
-        cells = (ablation if self.args.cells == "ablation" else cascade)(self.args.repeats)
+        cells = (cascade if self.args.cells == "cascade" else ablation)(self.args.repeats)
         for cell in cells:
             if cell.prefix not in self.args.prefix or cell.output not in self.args.output:
                 continue
@@ -111,6 +128,9 @@ class Cascade:
             self.any.script(cell.output // scale, cell.prefix // scale, told=told)
             for _ in range(cell.concurrency)
         ]
+        if variant.loras:
+            for i, script in enumerate(scripts):
+                script.lora = ROLES[i % len(ROLES)]
         await flush(self.engines[variant.engine])
         if variant.warm:
             await agents.warm_heads(scripts)
@@ -151,6 +171,9 @@ async def measure(args: argparse.Namespace) -> None:
         path = write_model(Path(folder), SETUPS[args.setup].shape)
         for group in [[name] for name in names] if args.in_turn else [names]:
             args.variants = [name for name in asked if VARIANTS[name].engine in group]
+            if group != names and out.left < 90:
+                print(f"no time for {', '.join(group)}: run it again", flush=True)
+                continue
             await beside_each_other(args, group, path, out, cpu=cpu)
     out.end()
 
@@ -179,8 +202,8 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--setup", choices=SETUPS, default="tiny-shared")
-    parser.add_argument("--cells", choices=("cascade", "ablation"), default="cascade")
-    parser.add_argument("--variants", help="with commas between; default: those of the cells")
+    parser.add_argument("--cells", choices=DEFAULT, default="cascade")
+    parser.add_argument("--variants", help="with '; ' between; default: those of the cells")
     parser.add_argument(
         "--prefixes", choices=("shared", "own"), default="shared", help="do all B's have the same prefix"
     )
@@ -194,8 +217,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--out", type=Path, default=RESULTS / "paper_cascade.jsonl")
     args = parser.parse_args()
-    of_cells = OF_ABLATION if args.cells == "ablation" else OF_CASCADE
-    args.variants = args.variants.split(",") if args.variants else list(of_cells)
+    args.variants = (
+        [v.strip() for v in args.variants.split(";")] if args.variants else list(DEFAULT[args.cells])
+    )
     if unknown := set(args.variants) - set(VARIANTS):
         parser.error(f"no such variants: {', '.join(sorted(unknown))}; there are {', '.join(VARIANTS)}")
     print(json.dumps({k: str(v) for k, v in vars(args).items()}), flush=True)

@@ -1,14 +1,19 @@
-"""Chains of three agents that arrive as a trace's requests did, at shares of what stock SGLang can carry.
+"""Workflows that arrive as a trace's requests did, at shares of what stock SGLang can carry.
 
     python benchmarks/paper/load/run.py --shape tiny --scale 16 --count 12             # CPU
-    python benchmarks/paper/load/run.py --trace azure_2023_conv.csv --budget-seconds 420   # one GPU
+    python benchmarks/paper/load/run.py --trace azure_2023_conv.csv --budget-seconds 560   # one GPU
+    python benchmarks/paper/load/run.py --trace azure_2023_conv.csv --agentic FOLDER --budget-seconds 560
+
+A workflow is a chain of three AutoGen agents with the lengths of the arrival; with `--agentic` it is one of
+the folder's traces with hash ids, turn by turn (`agentic.py`), and `--trace` only says when.
 
 First, the stock engine's capacity: workflows a second with `--closed` of them at any time. Then each variant
 meets the same arrivals at each share of it.
 
 Rows: `end_ms` of a workflow from its arrival, `end_p95_ms`, `end_p99_ms`, `workflows_a_second`, and
-`ms_a_token`: what a workflow took for each of the tokens that its agents wrote. The nearer its 20th and 80th
-percentile are to each other, the more evenly users are served.
+`tokens_a_second` (written); `ms_a_token`, what a workflow took for each of the tokens that its agents wrote;
+`fairness`, Jain's index of the workflows' tokens a second (1: all are served alike, 1/n: one takes
+everything); and `wasted_percent`, of all prompt tokens that were computed, those computed in vain.
 """
 
 from __future__ import annotations
@@ -27,20 +32,16 @@ from typing import Any
 _ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(_ROOT), str(_ROOT / "runtime")]
 
-from autogen_agentchat.agents import AssistantAgent
-from autogen_agentchat.teams import RoundRobinGroupChat
-
-from benchmarks.paper import clients as model_clients
 from benchmarks.paper.engines import flush, running
+from benchmarks.paper.load.agentic import Fit
+from benchmarks.paper.load.agentic import load as load_agentic
 from benchmarks.paper.load.arrivals import Arrival, from_trace, made_up
+from benchmarks.paper.load.flows import Chains, Flows, Replay, Served
 from benchmarks.paper.slices import Slice
 from benchmarks.paper.word_model import SHAPES, Texts, write_model
 from benchmarks.rows import RESULTS, common, row
-from flashagents_autogen import FlashRoundRobinGroupChat
 from flashagents_runtime.embedded import EmbeddedEngine
 
-AGENTS = 3
-SYSTEM = 800  # tokens of each agent's system message, the same for all users
 VARIANTS = {
     "stock-fcfs": ("stock-fcfs", False),
     "stock-lpm": ("stock-lpm", False),
@@ -51,68 +52,64 @@ VARIANTS = {
 
 
 @dataclass
-class Served:
-    """One workflow: seconds, and tokens that its agents wrote."""
+class Seen:
+    """One repeat of one variant at one load."""
 
+    served: list[Served]
     seconds: float
-    tokens: int
+    computed: int = 0
+    """Prompt tokens, for answers and for warm-ups."""
+    wasted: int = 0
 
 
 class Load:
     """The workflows on one engine each."""
 
-    def __init__(self, engines: dict[str, EmbeddedEngine], model: Path, texts: Texts, scale: int) -> None:
+    def __init__(self, engines: dict[str, EmbeddedEngine], flows: Flows) -> None:
         self._engines = engines
-        self._model = model
-        self._texts = texts
-        self._scale = scale
-        self._systems = [texts.of(max(SYSTEM // scale, 4)) for _ in range(AGENTS)]
+        self._flows = flows
 
-    async def workflow(self, variant: str, arrival: Arrival) -> Served:
-        """One user's chain of agents."""
-        engine, overlap = VARIANTS[variant]
-        answer = max(arrival.answer // self._scale, 4)
-        client = model_clients.ours(self._engines[engine], self._model)(answer)
-        agents: list[Any] = [
-            AssistantAgent(f"agent_{i}", model_client=client, system_message=system, model_client_stream=True)
-            for i, system in enumerate(self._systems)
-        ]
-        kind = FlashRoundRobinGroupChat if overlap else RoundRobinGroupChat
-        team: Any = kind(agents, max_turns=AGENTS)
-        began = time.perf_counter()
-        await team.run(task=self._texts.of(max(arrival.task // self._scale, 4)))
-        return Served(time.perf_counter() - began, AGENTS * answer)
-
-    async def closed(self, variant: str, arrivals: list[Arrival], at_once: int) -> float:
+    async def closed(self, variant: str, count: int, at_once: int) -> float:
         """Workflows a second with so many of them at any time."""
-        waiting = iter(arrivals)
+        name, overlap = VARIANTS[variant]
+        waiting = iter(range(count))
 
         async def user() -> None:
-            for arrival in waiting:
-                await self.workflow(variant, arrival)
+            for which in waiting:
+                await self._flows.one(self._engines[name], overlap, which)
 
-        await flush(self._engines[VARIANTS[variant][0]])
+        await flush(self._engines[name])
         began = time.perf_counter()
         await asyncio.gather(*(user() for _ in range(at_once)))
-        return len(arrivals) / (time.perf_counter() - began)
+        return count / (time.perf_counter() - began)
 
-    async def open(self, variant: str, arrivals: list[Arrival], rate: float) -> tuple[list[Served], float]:
-        """What each workflow took at `rate` arrivals a second, and workflows a second over all."""
-        await flush(self._engines[VARIANTS[variant][0]])
-        began = time.perf_counter()
+    async def open(self, variant: str, arrivals: list[Arrival], rate: float) -> Seen:
+        """Each workflow at `rate` arrivals a second, from an empty cache."""
+        name, overlap = VARIANTS[variant]
+        engine = self._engines[name]
+        await flush(engine)
+        before, began = engine.tally.counts(), time.perf_counter()
 
-        async def user(arrival: Arrival) -> Served:
+        async def user(which: int, arrival: Arrival) -> Served:
             await asyncio.sleep(max(began + arrival.at / rate - time.perf_counter(), 0))
-            return await self.workflow(variant, arrival)
+            return await self._flows.one(engine, overlap, which)
 
-        served = await asyncio.gather(*(user(arrival) for arrival in arrivals))
-        return list(served), len(arrivals) / (time.perf_counter() - began)
+        served = await asyncio.gather(*(user(*pair) for pair in enumerate(arrivals)))
+        after, seconds = engine.tally.counts(), time.perf_counter() - began
+        answers = (after.prompt - after.cached) - (before.prompt - before.cached)
+        ahead = after.ahead - before.ahead
+        return Seen(list(served), seconds, answers + ahead, after.wasted - before.wasted)
 
 
 def quantile(values: list[float], q: float) -> float:
     """Of a sorted copy, the nearest rank."""
     ordered = sorted(values)
     return ordered[min(int(q * len(ordered)), len(ordered) - 1)]
+
+
+def fairness(rates: list[float]) -> float:
+    """Jain's index: 1 where all are alike, 1/n where one has everything."""
+    return sum(rates) ** 2 / (len(rates) * sum(rate * rate for rate in rates))
 
 
 async def measure(args: argparse.Namespace) -> None:
@@ -130,20 +127,23 @@ async def measure(args: argparse.Namespace) -> None:
         async with AsyncExitStack() as stack:
             names = list(dict.fromkeys(["stock-lpm", *engines_of]))
             engines = await stack.enter_async_context(running(names, path, cpu=cpu))
-            load = Load(engines, path, Texts(args.shape, args.seed), args.scale)
+            flows = _flows(args, path, arrivals)
+            stack.push_async_callback(flows.close)
+            load = Load(engines, flows)
             device = "cpu" if cpu else torch.cuda.get_device_name()
             shared = common("sglang", "torch", "triton", "autogen-agentchat", device=device)
             out = Slice(args.out, shared, args.budget_seconds)
             # Kernels and graphs.
             for variant in dict.fromkeys(["stock-lpm", *args.variants]):
-                await load.closed(variant, arrivals[: args.closed], args.closed)
-            carried = [await load.closed("stock-lpm", arrivals, args.closed) for _ in range(3)]
+                await load.closed(variant, min(args.closed, args.count), args.closed)
+            carried = [await load.closed("stock-lpm", args.count, args.closed) for _ in range(3)]
             capacity = statistics.median(carried)
             print(f"stock carries {capacity:.2f} workflows a second", flush=True)
             for share in sorted(args.shares):
                 case = {
                     "shape": args.shape,
                     "trace": args.trace.name if args.trace else "made up",
+                    "workflows": f"agentic, 1/{args.divide}" if args.agentic else "chains",
                     "scale": args.scale,
                     "count": args.count,
                     "load_percent": share,
@@ -153,7 +153,7 @@ async def measure(args: argparse.Namespace) -> None:
                 async with out.timed({**case, "output": share}, args.repeats) as fits:
                     if not fits:
                         continue
-                    got: dict[str, list[tuple[list[Served], float]]] = {v: [] for v in args.variants}
+                    got: dict[str, list[Seen]] = {v: [] for v in args.variants}
                     for _ in range(args.repeats):
                         for variant in args.variants:
                             got[variant].append(await load.open(variant, arrivals, capacity * share / 100))
@@ -161,20 +161,33 @@ async def measure(args: argparse.Namespace) -> None:
             out.end()
 
 
-def _rows(
-    case: dict[str, Any],
-    shared: dict[str, Any],
-    got: dict[str, list[tuple[list[Served], float]]],
-) -> list[dict[str, Any]]:
+def _flows(args: argparse.Namespace, model: Path, arrivals: list[Arrival]) -> Flows:
+    if not args.agentic:
+        return Chains(model, Texts(args.shape, args.seed), arrivals, args.scale)
+    fit = Fit(
+        divide=args.divide,
+        turns=args.turns,
+        agents=args.agents,
+        longest_prompt=args.longest_prompt,
+        longest_answer=max(args.longest_answer // args.scale, 4),
+        vocabulary=SHAPES[args.shape]["vocab_size"],
+    )
+    return Replay(load_agentic(args.agentic, args.count, fit))
+
+
+def _rows(case: dict[str, Any], shared: dict[str, Any], got: dict[str, list[Seen]]) -> list[dict[str, Any]]:
     rows = []
     for variant, repeats in got.items():
-        every = [1e3 * s.seconds for served, _ in repeats for s in served]
+        times = [[1e3 * s.seconds for s in seen.served] for seen in repeats]
         values = {
-            "end_ms": every,
-            "end_p95_ms": [quantile([1e3 * s.seconds for s in served], 0.95) for served, _ in repeats],
-            "end_p99_ms": [quantile([1e3 * s.seconds for s in served], 0.99) for served, _ in repeats],
-            "workflows_a_second": [rate for _, rate in repeats],
-            "ms_a_token": [1e3 * s.seconds / s.tokens for served, _ in repeats for s in served],
+            "end_ms": [ms for of_repeat in times for ms in of_repeat],
+            "end_p95_ms": [quantile(of_repeat, 0.95) for of_repeat in times],
+            "end_p99_ms": [quantile(of_repeat, 0.99) for of_repeat in times],
+            "workflows_a_second": [len(seen.served) / seen.seconds for seen in repeats],
+            "tokens_a_second": [sum(s.tokens for s in seen.served) / seen.seconds for seen in repeats],
+            "ms_a_token": [1e3 * s.seconds / s.tokens for seen in repeats for s in seen.served],
+            "fairness": [fairness([s.tokens / s.seconds for s in seen.served]) for seen in repeats],
+            "wasted_percent": [100 * seen.wasted / max(seen.computed, 1) for seen in repeats],
         }
         rows += [row("paper_load", variant, case, name, of, shared) for name, of in values.items()]
     return rows
@@ -185,6 +198,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="qwen2.5-7b")
     parser.add_argument("--trace", type=Path, help="a CSV of Azure's LLM traces; default: made-up arrivals")
+    parser.add_argument("--agentic", type=Path, help="a folder of traces with hash ids, instead of chains")
+    parser.add_argument("--divide", type=int, default=8, help="of those, the tokens")
+    parser.add_argument("--turns", type=int, default=12, help="no more of each")
+    parser.add_argument("--agents", type=int, default=2, help="that its turns are dealt to")
+    parser.add_argument("--longest-prompt", type=int, default=16_000)
     parser.add_argument("--count", type=int, default=120, help="workflows of each load")
     parser.add_argument("--closed", type=int, default=16, help="workflows at once where capacity is measured")
     parser.add_argument("--shares", type=lambda t: [int(n) for n in t.split(",")], default=[50, 80, 100, 120])

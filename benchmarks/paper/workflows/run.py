@@ -2,7 +2,7 @@
 
     python benchmarks/paper/workflows/run.py chain --shape tiny --scale 16             # CPU
     python benchmarks/paper/workflows/run.py chain --budget-seconds 400                # one GPU, 7B
-    python benchmarks/paper/workflows/run.py chain --downstream qwen2.5-32b --gpus 2   # two GPUs
+    python benchmarks/paper/workflows/run.py chain --downstream qwen2.5-32b --gpus 2 --in-turn --pool 60000
 
 Variants are `ENGINE, MODE`; `openai-fcfs` and `openai-lpm` are a stock server behind AutoGen's OpenAI client
 (needs `autogen-ext[openai]`), `stock-fcfs` and `stock-lpm` a stock engine behind ours, `flash` is everything.
@@ -62,17 +62,17 @@ class Backend:
 
 
 async def backends(
-    args: argparse.Namespace, stack: AsyncExitStack, folder: Path, cpu: bool
+    args: argparse.Namespace, names: list[str], stack: AsyncExitStack, folder: Path, cpu: bool
 ) -> dict[str, Backend]:
-    """Everything that the variants need, started."""
-    names = list(dict.fromkeys(variant.split(", ")[0] for variant in args.variants))
+    """These engines and servers, started."""
+    more = {"max_total_tokens": args.pool} if args.pool else {}
     shapes = [args.shape] if args.downstream in (None, args.shape) else [args.shape, args.downstream]
     found: dict[str, list[tuple[model_clients.ClientFactory, Callable[[], Awaitable[object]]]]] = {}
     for place, shape in enumerate(shapes):
         path = write_model(folder, shape)
         gpu = place % args.gpus
         embedded = [name for name in names if not name.startswith("openai-")]
-        engines = await stack.enter_async_context(running(embedded, path, cpu=cpu, gpu=gpu))
+        engines = await stack.enter_async_context(running(embedded, path, cpu=cpu, gpu=gpu, more=more))
         for name, engine in engines.items():
             pair = (model_clients.ours(engine, path), functools.partial(flush, engine))
             found.setdefault(name, []).append(pair)
@@ -82,6 +82,7 @@ async def backends(
                     **(_SERVER_ON_CPU if cpu else GPU_ARGS),
                     "load_format": "dummy",
                     "schedule_policy": name.removeprefix("openai-"),
+                    **more,
                 }
                 if gpu:
                     server_args["base_gpu_id"] = gpu
@@ -110,50 +111,63 @@ _SERVER_ON_CPU: dict[str, Any] = {
 
 
 async def measure(args: argparse.Namespace) -> None:
-    """Start, run, end."""
+    """All engines at once or in turn: start, run, end."""
     import torch
 
     cpu = not torch.cuda.is_available()
-    texts = Texts(args.shape, args.seed)
-    length = Lengths(args.scale)
-    with tempfile.TemporaryDirectory() as folder:
-        async with AsyncExitStack() as stack:
-            found = await backends(args, stack, Path(folder), cpu)
-            device = "cpu" if cpu else torch.cuda.get_device_name()
-            shared = common("sglang", "torch", "triton", "autogen-agentchat", "autogen-ext", device=device)
-            out = Slice(args.out, shared, args.budget_seconds)
+    device = "cpu" if cpu else torch.cuda.get_device_name()
+    shared = common("sglang", "torch", "triton", "autogen-agentchat", "autogen-ext", device=device)
+    out = Slice(args.out, shared, args.budget_seconds)
+    names = list(dict.fromkeys(variant.split(", ")[0] for variant in args.variants))
+    for group in [[name] for name in names] if args.in_turn else [names]:
+        variants = [variant for variant in args.variants if variant.split(", ")[0] in group]
+        if not any(out.missing(_case(args, at_once), variants) for at_once in args.concurrency):
+            continue
+        if group != names and out.left < 90:
+            print(f"no time for {', '.join(group)}: run it again", flush=True)
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            async with AsyncExitStack() as stack:
+                found = await backends(args, group, stack, Path(folder), cpu)
+                await cells(args, variants, found, out)
+    out.end()
 
-            async def once(variant: str, at_once: int) -> list[Times]:
-                backend, mode = variant.split(", ")
-                await found[backend].flush()
-                flow = WORKFLOWS[args.workflow](texts, length)  # N users of one application
-                return list(
-                    await asyncio.gather(*(flow.run(found[backend].clients, mode) for _ in range(at_once)))
-                )
 
-            for at_once in (1, 8):
-                for variant in args.variants:
-                    await once(variant, at_once)
-            for at_once in args.concurrency:
-                case = {
-                    "workflow": args.workflow,
-                    "upstream": args.shape,
-                    "downstream": args.downstream or args.shape,
-                    "gpus": args.gpus,
-                    "scale": args.scale,
-                    "concurrency": at_once,
-                }
-                if not out.missing(case, args.variants):
-                    continue
-                async with out.timed(case, args.repeats) as fits:
-                    if fits:
-                        got: dict[str, list[list[Times]]] = {variant: [] for variant in args.variants}
-                        for i in range(args.repeats):
-                            for variant in rotated(args.variants, i):
-                                got[variant].append(await once(variant, at_once))
-                        rows = _rows(args.workflow, case, out.shared, got)
-                        out.add(rows)
-            out.end()
+def _case(args: argparse.Namespace, at_once: int) -> dict[str, Any]:
+    return {
+        "workflow": args.workflow,
+        "upstream": args.shape,
+        "downstream": args.downstream or args.shape,
+        "gpus": args.gpus,
+        "scale": args.scale,
+        "concurrency": at_once,
+    }
+
+
+async def cells(args: argparse.Namespace, variants: list[str], found: dict[str, Backend], out: Slice) -> None:
+    """What these variants lack and what fits into the time."""
+    texts, length = Texts(args.shape, args.seed), Lengths(args.scale)
+
+    async def once(variant: str, at_once: int) -> list[Times]:
+        backend, mode = variant.split(", ")
+        await found[backend].flush()
+        flow = WORKFLOWS[args.workflow](texts, length)  # N users of one application
+        return list(await asyncio.gather(*(flow.run(found[backend].clients, mode) for _ in range(at_once))))
+
+    for at_once in (1, 8):
+        for variant in variants:
+            await once(variant, at_once)
+    for at_once in args.concurrency:
+        case = _case(args, at_once)
+        if not out.missing(case, variants):
+            continue
+        async with out.timed(case, args.repeats) as fits:
+            if fits:
+                got: dict[str, list[list[Times]]] = {variant: [] for variant in variants}
+                for i in range(args.repeats):
+                    for variant in rotated(variants, i):
+                        got[variant].append(await once(variant, at_once))
+                out.add(_rows(args.workflow, case, out.shared, got))
 
 
 def _rows(
@@ -184,6 +198,8 @@ def main() -> None:
     parser.add_argument("--concurrency", type=lambda t: [int(n) for n in t.split(",")], default=[1, 2, 4, 8])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--scale", type=int, default=1, help="divides all token counts")
+    parser.add_argument("--in-turn", action="store_true", help="one engine after another: large models")
+    parser.add_argument("--pool", type=int, help="tokens of each engine's KV pool")
     parser.add_argument("--budget-seconds", type=float, default=1e9, help="start no cell that ends later")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--out", type=Path, default=RESULTS / "paper_workflows.jsonl")

@@ -159,7 +159,7 @@ class Downstream:
         They were made while upstream spoke, so a long prompt need not be tokenised once more at the
         hand-off. None where the text differs, or the forecast does not reach its end: tokenise it then.
         """
-        if not self._prompt.complete:
+        if not self._prompt.complete or not prompt.startswith(self.forecast.head):
             return None
         texts = ["".join(texts) for texts in self._prompt.texts]
         return list(self._prompt.ids) if self.forecast.prompt(texts) == prompt else None

@@ -23,6 +23,7 @@ FEATURE_INTRA_TURN = "intra_turn"  # requests of one batch share what they have 
 FEATURE_SOFT_PINS = "soft_pins"  # a session's KV is evicted last, until the session is over
 
 _WORTH_WAITING = 64  # tokens that another session is just computing
+_DEAR = 0.05  # of a request's fixed cost: what a warm-up must save for each further request that it delays
 _LARGEST_PASS = 8192  # SGLang's own chunk of a prefill: longer requests bar the way for several passes
 
 
@@ -33,6 +34,9 @@ class Prefiller:
 
     - warm-ups stay within a share of time while requests of this process decode (`WarmupBudget`);
     - a session waits while another one computes a prefix that both share, instead of computing it too.
+
+    And for any server: the more requests of this process run, the more a warm-up has to save (`pays`), so
+    that an engine that is busy with others gets few and large ones, and with many short prompts none.
 
     Args:
         engine: any engine.
@@ -156,6 +160,19 @@ class Prefiller:
             self._wake_in(delay)
             return 0
         return self._longest_pass(waiting)
+
+    def pays(self, waiting: int) -> bool:
+        """Whether a warm-up of the waiting tokens is worth a request of its own, as busy as the engine is.
+
+        It saves its session what the tokens take above the fixed cost of a request, which the real request
+        pays in any case; all others that run pay for it. One that runs is the upstream agent: it alone says
+        nothing against the warm-up.
+        """
+        others = self.budget.running - 1
+        if others < 1 or self.budget.share == 1:
+            return True
+        fixed = self.curve.seconds(1)
+        return self.curve.seconds(waiting) - fixed >= _DEAR * others * fixed
 
     def charge(self, tokens: int) -> float:
         """Take the expected time of a chunk from the budget; returns what was taken."""

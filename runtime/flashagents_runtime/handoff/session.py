@@ -194,7 +194,8 @@ class PrefillSession:
         """Nothing more comes for now: issue what waits, where that is worth a request of its own.
 
         Args:
-            always: issue it in any case; for heads that are known long before they are needed.
+            always: issue it in any case; for heads that are known long before they are needed. Where other
+                requests run beside the upstream agent's, still only if it pays (`Prefiller.pays`).
 
         Raises:
             SessionClosedError: after `generate` or `close`.
@@ -316,6 +317,8 @@ class PrefillSession:
 
     def _is_due(self) -> bool:
         waiting = len(self._target) - self._warm
+        if self._sizer.chunk_size is None and waiting > 0 and not self._prefiller.pays(waiting):
+            return False  # asked again when a request has ended
         if waiting <= 0 or self._flushing == "no":
             return self._sizer.is_due(waiting)
         return self._flushing == "always" or self._sizer.is_worth_a_flush(waiting, self._prefiller.gap)

@@ -38,6 +38,11 @@ class WarmupBudget:
         """A request of ours decodes on the engine."""
         return self._decoding > 0
 
+    @property
+    def running(self) -> int:
+        """How many of ours do, or wait for it."""
+        return self._decoding
+
     @contextmanager
     def decode(self) -> Iterator[None]:
         """While a real request runs. Warm-ups before it do not count against it."""

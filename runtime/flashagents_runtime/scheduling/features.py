@@ -4,8 +4,9 @@ Environment of the scheduler's process:
 
 - ``FLASHAGENTS_PIN_TTL``: seconds that a pin lasts after its session's last warm-up; 300
 - ``FLASHAGENTS_PIN_SHARE``: how much of the KV pool that no running request holds pins may hold; 0.5
-- ``FLASHAGENTS_WARMUP_SHARE``: by how much warm-ups may slow decodes; ``inf`` holds nothing back; 0.05, on a
-  CPU ``inf``: there a prompt costs so much more than a decode step that nothing would be warm in time
+- ``FLASHAGENTS_WARMUP_SHARE``: by how much warm-ups may slow decodes; ``inf`` holds nothing back. Where it is
+  not set: 0.05, on a CPU ``inf``, since a prompt costs so much more than a decode step there that nothing
+  would be warm in time; and in either case 1 / (n - 1) at most while n > 1 requests decode
 - ``FLASHAGENTS_SJF=1``: shortest job first, off by default
 """
 
@@ -80,7 +81,11 @@ class WarmupBudgetFeature:
     def attach(self, ctx: Any, cache: Any) -> None:
         """See `Feature`."""
         default = float("inf") if ctx.server_args.device == "cpu" else 0.05
-        budget = PassBudget(_number("FLASHAGENTS_WARMUP_SHARE", default), time.monotonic)
+        budget = PassBudget(
+            _number("FLASHAGENTS_WARMUP_SHARE", default),
+            time.monotonic,
+            shrinks=not os.environ.get("FLASHAGENTS_WARMUP_SHARE"),
+        )
         cache.gate = Gate(budget, time.monotonic)
         cache.order = Order(time.monotonic)
 

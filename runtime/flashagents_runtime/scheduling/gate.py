@@ -78,8 +78,9 @@ class Gate:
     def hold(self, scheduler: Any, running_batch: Any) -> list[Any]:
         """Take the warm-ups that must wait out of `scheduler.waiting_queue`, and return them."""
         queue = scheduler.waiting_queue
-        was_decoding, self._decoding = self._decoding, any(_decodes(req) for req in running_batch.reqs)
-        self.budget.pass_time(self._decoding)
+        running = sum(map(_decodes, running_batch.reqs))
+        was_decoding, self._decoding = self._decoding, running > 0
+        self.budget.pass_time(running)
         if was_decoding and not self._decoding:
             self._decoded_at = self._clock()
         if not any(map(is_warm_up, queue)):

@@ -36,7 +36,7 @@ def page(trace: Trace, compare: Trace | None = None) -> str:
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = resources.files(__package__).joinpath("page.html.jinja").read_text("utf-8")
     return environment.from_string(template).render(
-        title=trace.name or "FlashAgents trace",
+        title=" / ".join(names) if compare is not None else trace.name or "FlashAgents trace",
         chart=chart,
         chart_id=CHART_ID,
         names=names,

@@ -12,6 +12,8 @@ from .colors import GAP, KINDS
 if TYPE_CHECKING:
     from .recorder import Trace
 
+_THINNEST = 0.4  # points: a chunk of milliseconds is seen beside turns of seconds
+
 
 def paper_figure(trace: Trace, compare: Trace | None, width: float) -> Any:
     """A `matplotlib.figure.Figure` that belongs to no window; `width` in inches.
@@ -47,7 +49,12 @@ def _draw(axis: Any, picture: Bars) -> set[str]:
     for (kind, lane), spans in rows.items():
         place = (lane + 0.14, 0.26) if kind in low else (lane - 0.4, 0.5)
         axis.broken_barh(
-            spans, place, color=KINDS[kind][0], alpha=0.5 if kind == "wait" else 1.0, linewidth=0
+            spans,
+            place,
+            color=KINDS[kind][0],
+            alpha=0.5 if kind == "wait" else 1.0,
+            linewidth=_THINNEST if kind in low else 0,
+            snap=False,  # to whole pixels: what is thinner than one would be gone
         )
     for gap in picture.gaps:
         axis.plot([gap.start, gap.end], [gap.from_lane - 0.15, gap.to_lane - 0.15], color=GAP, linewidth=0.8)

@@ -18,6 +18,7 @@ from .view import TraceView
 
 FORMAT = 1  # of the .jsonl files
 PICTURES = (".pdf", ".png", ".svg")
+_DPI = 200  # of a .png
 
 
 def check_target(path: str | Path, *, several: bool = False) -> None:
@@ -157,7 +158,7 @@ class Trace:
             _write(path, msgspec.json.encode(chrome_trace(self.view)))
         else:
             picture = io.BytesIO()
-            self.plot(compare=compare).savefig(picture, format=kind[1:])
+            self.plot(compare=compare).savefig(picture, format=kind[1:], dpi=_DPI)
             _write(path, picture.getvalue())
         return path
 

@@ -67,7 +67,6 @@ def test_the_readmes_picture_shows_the_rows() -> None:
 
 @pytest.mark.long
 def test_the_readmes_picture_can_be_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     plot.draw(handoff.load(), tmp_path / "x.svg")
     assert bars(tmp_path / "x.svg").keys() == bars(plot.PLOT).keys()
     assert "NVIDIA H200" in (tmp_path / "x.svg").read_text()

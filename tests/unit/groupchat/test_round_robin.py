@@ -16,8 +16,9 @@ from autogen_core.model_context import (
 )
 from autogen_core.models import AssistantMessage, UserMessage
 
-from flashagents_autogen import TranscriptChatCompletionContext
-from helpers.overlap import assistant, both, check_covered, prompts
+from flashagents_autogen import TranscriptChatCompletionContext, _side_channel
+from flashagents_runtime.chat_tokenizer import ByteChatTokenizer
+from helpers.overlap import assistant, both, check_covered, client_on, overlapping, prompts
 
 TEXTS = [f"Answer number {i}: " + f"take the train to city {i}, then walk. " * 4 for i in range(7)]
 NAMES = ("planner", "local", "language")
@@ -42,6 +43,48 @@ def team(client: Any, context: Any = UnboundedChatCompletionContext, **args: Any
 async def test_every_turn_is_foreseen_and_warm(context: Any, stream: bool) -> None:
     runtime, _ = await both(lambda c: team(c, context, model_client_stream=stream), TEXTS)
     check_covered(runtime, turns=6)
+
+
+async def test_at_a_handoff_the_prompts_tokens_are_there_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokenising a long prompt takes milliseconds that the user would wait for."""
+    whole: list[list[int]] = []
+    encode = ByteChatTokenizer.encode
+
+    def seen(self: ByteChatTokenizer, text: str) -> list[int]:
+        ids = encode(self, text)
+        whole.append(ids)
+        return ids
+
+    client = client_on(*TEXTS)
+    chain = team(client)
+    async with overlapping(chain):
+        monkeypatch.setattr(ByteChatTokenizer, "encode", seen)
+        await chain.run(task="Plan a trip to Rome for four people in May.")
+    sent = prompts(client.engine)
+    assert len(sent) == 7
+    assert [prompt in whole for prompt in sent] == [True] + [False] * 6
+
+
+async def test_a_listener_that_cannot_say_the_tokens_disturbs_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken:
+        def tokens_of(self, tokenizer: Any, prompt: str) -> list[int]:
+            raise RuntimeError("no")
+
+        def on_call(self, call: Any) -> None: ...
+
+        def on_stranger(self, call: Any) -> None: ...
+
+    broken = Broken()
+    _side_channel.listen(broken)
+    try:
+        client = client_on("Hello.")
+        result = await client.create([UserMessage(content="Hi", source="user")])
+    finally:
+        _side_channel.unlisten(broken)
+    assert result.content == "Hello. "
+    assert "a listener of the model client failed" in caplog.text
 
 
 async def test_the_heads_of_all_are_warm_at_the_start() -> None:

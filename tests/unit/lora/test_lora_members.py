@@ -6,13 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from flashagents_runtime.lora_sharing.adapters import Misfit, value_part
 from flashagents_runtime.lora_sharing.config import parse
 from flashagents_runtime.lora_sharing.members import Members
 from flashagents_runtime.lora_sharing.rows import Projections, row_bytes
-
-torch = pytest.importorskip("torch")
 
 Q, KV, HIDDEN, LAYERS = 8, 4, 6, 2
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
 from helpers.lora_adapters import make_adapter
 from helpers.lora_reference import Backbone, Context, Scores
 from helpers.scheduler_harness import tiny_model

@@ -8,24 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from flashagents_runtime import TrainingError, cpu_shims
-from flashagents_runtime._extras import find_missing
-from flashagents_runtime.role_training import Pair, Recipe, TrainedRole, train_roles
-
-pytest.importorskip("torch")
-
 import torch
 
+from flashagents_runtime import TrainingError, cpu_shims
+from flashagents_runtime.role_training import Pair, Recipe, TrainedRole, train_roles
 from flashagents_runtime.role_training.batches import IGNORED, collate
 from flashagents_runtime.role_training.pairs import Example
 from flashagents_runtime.role_training.shared_a import WEIGHTS, share
 from helpers.tiny_roles import tiny_pairs, tiny_text_model
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(bool(find_missing(["peft"])), reason="the extra `train` is not installed"),
-]
+pytestmark = pytest.mark.long
 
 ROLES = ("plan", "action", "reflect")
 RECIPE = Recipe(epochs=6, batch_size=4, micro_batch=2, learning_rate=2e-2, rank=4)

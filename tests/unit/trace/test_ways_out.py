@@ -170,8 +170,23 @@ class Page(HTMLParser):
             self.cells.append(data)
 
 
+@pytest.mark.long
+def test_short_chunks_are_seen_in_a_picture(tmp_path: Path) -> None:
+    """Of 5 ms each, beside turns of a minute: far less than a pixel."""
+    chunks = [
+        Chunk(session="s", agent="b", workflow="w", start=3.0 * i, end=3.0 * i + 0.005, position=(0, 64))
+        for i in range(1, 20)
+    ]
+    path = trace_of(turn("a", 0, 60), turn("b", 60, 61), *chunks).save(tmp_path / "x.png")
+    from matplotlib import image
+
+    pixels = image.imread(path)
+    green = (pixels[..., 1] - pixels[..., 0] > 0.2) & (pixels[..., 1] - pixels[..., 2] > 0.05)
+    columns = green[pixels.shape[0] // 2 :].any(axis=0)  # below the legend
+    assert (columns[1:] & ~columns[:-1]).sum() == len(chunks)
+
+
 def test_a_page_loads_nothing_and_trusts_no_name(tmp_path: Path) -> None:
-    pytest.importorskip("plotly")
     nasty = turn(NASTY, 0, 1, workflow=NASTY, error=NASTY, outcome="failed", engine=NASTY)
     chunk = Chunk(session=NASTY, agent=NASTY, workflow=NASTY, start=0, end=1, position=(0, 4))
     trace = trace_of(nasty, chunk)
@@ -185,7 +200,6 @@ def test_a_page_loads_nothing_and_trusts_no_name(tmp_path: Path) -> None:
 
 
 def test_a_page_has_both_traces_and_all_turns(tmp_path: Path) -> None:
-    pytest.importorskip("plotly")
     ours, other = made_up(name="with"), made_up(overlap=False, name="without", turns=7)
     page = Page(ours.save(tmp_path / "x.html", compare=other).read_text())
     assert page.cells.count("hand-off ms, mean") == 1
