@@ -538,6 +538,40 @@ def test_a_cache_folder_that_cannot_be_written_is_named(
         build_once("m", lambda f: (f / "config.json").exists(), build, space=1, progress=print)
 
 
+@pytest.mark.parametrize("name", ["model", "./model", "../here/model"])
+def test_a_model_folder_is_the_one_that_was_named_wherever_the_application_goes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine starts late, and again after its death: by then there may be another folder of that name."""
+    for place in ("here", "there"):
+        (tmp_path / place).mkdir()
+        tiny_model(tmp_path / place)
+    monkeypatch.chdir(tmp_path / "here")
+    client = FlashAgentsChatCompletionClient(name)
+    engine = EmbeddedEngine(name)
+    monkeypatch.chdir(tmp_path / "there")
+    assert engine.model == client.engine.engine.model == str(tmp_path / "here" / "model")  # type: ignore[attr-defined]
+    (tmp_path / "there" / "model" / "tokenizer_config.json").write_text("{}")
+    assert client.count_tokens([user()]) > 0, "the tokenizer of another model"
+    assert client.dump_component().config["model"] == client._source.load().card.name == name
+    asyncio.run(client.close())
+
+
+# ---- an engine that is closed under a team
+
+
+async def test_an_engine_is_closed_under_a_team() -> None:
+    """By whoever thought that it was no longer needed."""
+    client = client_on(*[f"{i} and something about the river" for i in range(6)])
+    team = RoundRobinGroupChat(agents(client), max_turns=6)
+    async with overlapping(team):
+        with pytest.raises(RuntimeError, match="EngineClosedError"):
+            async for item in team.run_stream(task="Go."):
+                if getattr(item, "source", "") == "b":
+                    await client.engine.close()
+    assert not client.engine._running  # type: ignore[attr-defined]
+
+
 # ---- no descriptors left, and hosts that are stopped
 
 

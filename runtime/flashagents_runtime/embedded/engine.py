@@ -20,6 +20,7 @@ from ..limits import check_request
 from ..looks import Look
 from ..lora_sharing.arguments import adapter_names
 from ..lora_sharing.config import parse
+from ..model_cache import settled
 from ..plugin_figures import numbers
 from ..tally import Tally
 from ..types import Delta, EngineInfo, EngineState, GenerateRequest, Progress, ProgressCallback
@@ -63,7 +64,7 @@ class EmbeddedEngine:
             engine_args.get("lora_groups"),
             adapter_names(engine_args.get("lora_paths")),
         )
-        self.model = None if model is None else str(model)
+        self.model = None if model is None else settled(model)
         self.engine_args = engine_args
         self.tally = Tally()
         self._lock = threading.RLock()  # re-entrant: a finalizer may close us inside
