@@ -46,7 +46,7 @@ from flashagents_runtime import (
     Usage,
 )
 from flashagents_runtime.chat_tokenizer import ByteChatTokenizer
-from flashagents_runtime.embedded import EmbeddedEngine, acquire_engine, host_process
+from flashagents_runtime.embedded import EmbeddedEngine, acquire_engine, host_process, io_thread
 from flashagents_runtime.handoff.warmup_budget import WarmupBudget
 from flashagents_runtime.model_cache import build_once
 from flashagents_runtime.remote import RemoteEngine
@@ -570,6 +570,25 @@ async def test_an_engine_is_closed_under_a_team() -> None:
                 if getattr(item, "source", "") == "b":
                     await client.engine.close()
     assert not client.engine._running  # type: ignore[attr-defined]
+
+
+# ---- callbacks in the engines' I/O thread
+
+
+async def test_a_display_that_exits_ends_neither_the_start_nor_the_thread(stub: Path) -> None:
+    """asyncio ends its loop on SystemExit, and all engines of the process live in that one."""
+    engine, other = EmbeddedEngine("ok"), EmbeddedEngine("ok")
+    assert await text_of(other) == "t0 t1 t2 "
+
+    def leaves(_: Any) -> None:
+        sys.exit("enough")
+
+    await asyncio.wait_for(engine.start(leaves), 60)
+    io_thread.io_loop().call_soon_threadsafe(sys.exit)  # whatever else may do so there
+    assert await asyncio.wait_for(text_of(engine), 60) == "t0 t1 t2 "
+    assert await asyncio.wait_for(text_of(other), 60) == "t0 t1 t2 "
+    await engine.close()
+    await other.close()
 
 
 # ---- no descriptors left, and hosts that are stopped

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
 import os
 import threading
 import weakref
@@ -168,8 +169,9 @@ class EmbeddedEngine:
         for listener in list(self._listeners):
             try:
                 listener(progress)
-            except Exception:  # a display that fails must not end the start
-                self._listeners.remove(listener)
+            except BaseException:  # a display that fails, or calls sys.exit(), must not end the start
+                with contextlib.suppress(ValueError):
+                    self._listeners.remove(listener)
 
     # ---- requests
 
