@@ -572,6 +572,51 @@ async def test_an_engine_is_closed_under_a_team() -> None:
     assert not client.engine._running  # type: ignore[attr-defined]
 
 
+SAID = [f"{i} and then along the river to the old bridge" for i in range(6)]
+
+
+@pytest.mark.parametrize("what", ["close", "uninstall", "detach", "another client", "close from an event"])
+@pytest.mark.parametrize("after", range(1, 5))
+async def test_the_overlap_is_taken_away_under_a_team(what: str, after: int) -> None:
+    """In the middle of a run, after any of its messages: the team says what it would have said."""
+    stock = shown(await RoundRobinGroupChat(agents(client_on(*SAID)), max_turns=5).run(task="Go."))
+    before = asyncio.all_tasks()
+    client = client_on(*SAID)
+    team = RoundRobinGroupChat(agents(client), max_turns=5)
+    closing: list[asyncio.Task[None]] = []
+    runtime = FlashGroupChatRuntime(EAGER)
+
+    def on_event(event: Any) -> None:
+        if what == "close from an event" and event.kind == "turn" and len(runtime.turns) == after:
+            closing.append(asyncio.ensure_future(runtime.close()))
+
+    runtime._on_event = on_event
+    if what == "uninstall":
+        flashagents_autogen.install(runtime)
+    else:
+        runtime.attach(team)
+    seen = []
+    async for item in team.run_stream(task="Go."):
+        seen.append(item)
+        if len(seen) == 1 + after:
+            if what == "close":
+                await runtime.close()
+            elif what == "uninstall":
+                flashagents_autogen.uninstall()
+            elif what == "detach":
+                runtime.detach(team)
+            elif what == "another client":
+                for agent in team._participants:
+                    agent._model_client = client_on()  # type: ignore[attr-defined]
+                    agent._model_client._engine = client.engine  # type: ignore[attr-defined]
+    assert shown(seen[-1]) == stock
+    await asyncio.gather(*closing)
+    flashagents_autogen.uninstall()
+    await runtime.close()
+    assert len(runtime.expectations) == 0 and not client.engine._running  # type: ignore[attr-defined]
+    assert asyncio.all_tasks() <= before
+
+
 # ---- callbacks in the engines' I/O thread
 
 
