@@ -13,7 +13,6 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -52,7 +51,6 @@ from flashagents_runtime.model_cache import build_once
 from flashagents_runtime.remote import RemoteEngine
 from flashagents_runtime.scheduling.pass_budget import PassBudget
 from flashagents_runtime.trace import Trace
-from helpers import stub_host
 from helpers.cancel_points import descriptors
 from helpers.clients import collect, scripted, user
 from helpers.hostile_server import MODEL, HostileServer, answer
@@ -60,6 +58,7 @@ from helpers.notebooks import tiny_model
 from helpers.overlap import EAGER, assistant, client_on, overlapping, shown
 from helpers.sglang_server import FakeSGLang
 from helpers.soak import load
+from helpers.stub_hosts import stub_hosts
 
 soak = load()
 
@@ -67,16 +66,8 @@ soak = load()
 @pytest.fixture
 def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Stub hosts in place of real ones; nothing of theirs may be left."""
-    folder = Path(tempfile.mkdtemp(prefix="fa-test"))  # tmp_path is too long for a socket
-    monkeypatch.setattr(
-        host_process, "host_command", lambda fd: [sys.executable, stub_host.__file__, str(fd)]
-    )
-    monkeypatch.setattr(EmbeddedEngine, "_resolve_model", lambda self: self.model)
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    yield folder
-    assert list(folder.iterdir()) == [], "a host's folder was left behind"
-    folder.rmdir()
+    with stub_hosts(monkeypatch) as folder:
+        yield folder
 
 
 def ask(n: int = 3, **fields: Any) -> GenerateRequest:
