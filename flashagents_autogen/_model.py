@@ -15,6 +15,7 @@ from flashagents_runtime import (
 )
 from flashagents_runtime.chat import ChatTokenizer
 from flashagents_runtime.chat_tokenizer import ByteChatTokenizer, load_chat_tokenizer
+from flashagents_runtime.model_cache import settled
 from flashagents_runtime.model_card import ModelCard, read_model_card
 from flashagents_runtime.remote import RemoteEngine
 
@@ -42,7 +43,8 @@ class ModelSource:
     def __init__(
         self, model: str | Path | None, engine: Engine | None, tokenizer: ChatTokenizer | None
     ) -> None:
-        self._model = model
+        self._named = None if model is None else str(model)
+        self._model = None if model is None else settled(model)
         self._engine = engine
         self._tokenizer = tokenizer
         self._lock = threading.Lock()
@@ -89,7 +91,8 @@ class ModelSource:
         # The engine itself asks for the weights where it needs them.
         folder = resolve_model(model, progress=progress, weights=False)
         tokenizer = self._tokenizer or load_chat_tokenizer(folder)
-        return LoadedModel(tokenizer, read_model_card(folder, None if model is None else str(model)))
+        name = self._named if self._named is not None or model is None else str(model)
+        return LoadedModel(tokenizer, read_model_card(folder, name))
 
 
 __all__ = ["LoadedModel", "ModelSource"]

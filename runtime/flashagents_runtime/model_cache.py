@@ -40,6 +40,16 @@ def models_dir() -> Path:
     return cache_dir() / "models"
 
 
+def settled(model: str | Path) -> str:
+    """A model's name, for later: a folder by its absolute path, since the application may change its own."""
+    name = str(model)
+    folder = os.path.expanduser(name)
+    try:
+        return os.path.abspath(folder) if os.path.isdir(folder) else name
+    except ValueError:  # a null byte: who looks for it says so
+        return name
+
+
 def build_once(
     name: str,
     is_ready: Callable[[Path], bool],
@@ -143,4 +153,12 @@ def _lock(path: Path, progress: ProgressCallback) -> Iterator[None]:
         lock.release()
 
 
-__all__ = ["CACHE_VARIABLE", "build_once", "cache_dir", "check_space", "disk_full", "models_dir"]
+__all__ = [
+    "CACHE_VARIABLE",
+    "build_once",
+    "cache_dir",
+    "check_space",
+    "disk_full",
+    "models_dir",
+    "settled",
+]

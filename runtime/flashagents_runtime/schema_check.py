@@ -26,6 +26,8 @@ _READ_BY_GRAMMARS = {
     "properties": {"definitions": {"type": "object", "additionalProperties": {"$dynamicRef": "#meta"}}},
 }
 _BY_NAME = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+_SMALL = 1 << 16
+"""Characters of a schema that is worth remembering."""
 _DATA = ("enum", "const", "default", "examples")
 
 
@@ -40,7 +42,8 @@ def check_schema(schema: Any, whose: str) -> None:
         SchemaError: a keyword with a value that it cannot have, or a `$ref` to nowhere; names the place.
     """
     try:
-        fault = _fault(json.dumps(schema))
+        text = json.dumps(schema)
+        fault = _known_fault(text) if len(text) <= _SMALL else _fault(text)
     except RecursionError:
         fault = "it is nested too deeply"
     if fault is not None:
@@ -48,6 +51,10 @@ def check_schema(schema: Any, whose: str) -> None:
 
 
 @lru_cache(maxsize=256)
+def _known_fault(text: str) -> str | None:
+    return _fault(text)
+
+
 def _fault(text: str) -> str | None:
     from jsonschema.exceptions import best_match
 

@@ -80,6 +80,7 @@ def serve(model: str, user_args: Sequence[str], limits: Limits | None = None) ->
 
     from . import sglang_seams as seams
     from .adapter_check import check_adapters
+    from .host import guards
     from .host.build import default_args, meet_in_a_file
     from .host.children import run_detokenizer_process, run_scheduler_process
     from .lora_sharing.arguments import take_arguments, take_argv
@@ -94,6 +95,7 @@ def serve(model: str, user_args: Sequence[str], limits: Limits | None = None) ->
         needed = take_arguments(sharing, cuda=cuda)
         defaults |= {k: v for k, v in needed.items() if k != "lora_paths"}
     register()
+    guards.install()
     if not cuda:
         os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
         os.environ.setdefault("OMP_NUM_THREADS", "1")

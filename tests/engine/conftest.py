@@ -34,7 +34,9 @@ def model_path() -> str:
 def session_engine(model_path: str) -> Iterator[EmbeddedEngine]:
     """The one engine; use `real_engine`, which checks that each test leaves it as it found it."""
     engine = EmbeddedEngine(model_path)
-    asyncio.run(engine.start())
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("FLASHAGENTS_CHECK", "1")  # integrity of its cache, whenever it is idle
+        asyncio.run(engine.start())
     yield engine
     asyncio.run(engine.close())
 

@@ -178,6 +178,29 @@ async def test_sglang_s_refusals_are_rejections(real_engine: EmbeddedEngine, pro
     assert (await run(real_engine, prompt))[0].startswith("Gravity")
 
 
+DEADLY = {
+    "tokens below 0": ([5, -1, 6], {}),
+    "tokens beyond the vocabulary": ([5, 10**8], {}),
+    "stop tokens beyond it": ([5], {"stop_token_ids": [10**7], "min_new_tokens": 2}),
+    "top_k of 40 bits": ([5], {"top_k": 2**40, "temperature": 1.0}),
+    "a shortest answer of 40 bits": ([5], {"min_new_tokens": 2**40}),
+    "a bias that is no number": ([5], {"logit_bias": {"3": float("nan")}, "temperature": 1.0}),
+}
+
+
+@pytest.mark.parametrize("what", DEADLY)
+async def test_what_would_end_the_scheduler_is_refused(
+    real_engine: EmbeddedEngine, prompt: list[int], what: str
+) -> None:
+    """SGLang itself checks none of these: see `host.guards`."""
+    ids, sampling = DEADLY[what]
+    request = GenerateRequest(input_ids=ids, sampling=SamplingParams(**sampling))  # type: ignore[arg-type]
+    with pytest.raises(RequestRejectedError, match=r"must be|at most"):
+        async for _ in real_engine.generate(request):
+            pass
+    assert (await real_engine.state()).running == 0
+
+
 async def test_an_engine_argument_that_cannot_be_had_is_named(model_path: str) -> None:
     engine = EmbeddedEngine(model_path, incremental_streaming_output=False)
     with pytest.raises(EngineStartError, match="incremental_streaming_output=False cannot be had"):

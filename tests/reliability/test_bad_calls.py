@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -21,9 +23,10 @@ from hypothesis import strategies as st
 
 from flashagents_autogen import FlashAgentsChatCompletionClient
 from flashagents_autogen._sampling import CreateArgs
-from flashagents_runtime import FlashAgentsError, ScriptedEngine
+from flashagents_runtime import Delta, FlashAgentsError, GenerateRequest, ScriptedEngine, wire
 from flashagents_runtime.chat_template import JinjaTemplate
 from flashagents_runtime.chat_tokenizer import ByteChatTokenizer
+from flashagents_runtime.host.outputs import request_fields
 from helpers.clients import user
 
 ENOUGH = settings(
@@ -52,8 +55,18 @@ class Surrogates(ByteChatTokenizer):
         return list(text.encode(errors="replace"))
 
 
+class Sent(ScriptedEngine):
+    """Each request is written as it would be for an engine's process and for a server."""
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+        wire.encode(wire.Generate(request))
+        json.dumps(request_fields(request), allow_nan=False).encode()
+        async for delta in super().generate(request):
+            yield delta
+
+
 def client(**args: Any) -> FlashAgentsChatCompletionClient:
-    engine = ScriptedEngine(itertools.repeat("ok"))
+    engine = Sent(itertools.repeat("ok"))
     return FlashAgentsChatCompletionClient(engine=engine, tokenizer=Surrogates(), **args)
 
 

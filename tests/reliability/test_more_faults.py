@@ -13,7 +13,6 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -46,13 +45,12 @@ from flashagents_runtime import (
     Usage,
 )
 from flashagents_runtime.chat_tokenizer import ByteChatTokenizer
-from flashagents_runtime.embedded import EmbeddedEngine, acquire_engine, host_process
+from flashagents_runtime.embedded import EmbeddedEngine, acquire_engine, host_process, io_thread
 from flashagents_runtime.handoff.warmup_budget import WarmupBudget
 from flashagents_runtime.model_cache import build_once
 from flashagents_runtime.remote import RemoteEngine
 from flashagents_runtime.scheduling.pass_budget import PassBudget
 from flashagents_runtime.trace import Trace
-from helpers import stub_host
 from helpers.cancel_points import descriptors
 from helpers.clients import collect, scripted, user
 from helpers.hostile_server import MODEL, HostileServer, answer
@@ -60,6 +58,7 @@ from helpers.notebooks import tiny_model
 from helpers.overlap import EAGER, assistant, client_on, overlapping, shown
 from helpers.sglang_server import FakeSGLang
 from helpers.soak import load
+from helpers.stub_hosts import stub_hosts
 
 soak = load()
 
@@ -67,16 +66,8 @@ soak = load()
 @pytest.fixture
 def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Stub hosts in place of real ones; nothing of theirs may be left."""
-    folder = Path(tempfile.mkdtemp(prefix="fa-test"))  # tmp_path is too long for a socket
-    monkeypatch.setattr(
-        host_process, "host_command", lambda fd: [sys.executable, stub_host.__file__, str(fd)]
-    )
-    monkeypatch.setattr(EmbeddedEngine, "_resolve_model", lambda self: self.model)
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    yield folder
-    assert list(folder.iterdir()) == [], "a host's folder was left behind"
-    folder.rmdir()
+    with stub_hosts(monkeypatch) as folder:
+        yield folder
 
 
 def ask(n: int = 3, **fields: Any) -> GenerateRequest:
@@ -536,6 +527,104 @@ def test_a_cache_folder_that_cannot_be_written_is_named(
 
     with pytest.raises(ModelError, match="set FLASHAGENTS_CACHE to a folder that can"):
         build_once("m", lambda f: (f / "config.json").exists(), build, space=1, progress=print)
+
+
+@pytest.mark.parametrize("name", ["model", "./model", "../here/model"])
+def test_a_model_folder_is_the_one_that_was_named_wherever_the_application_goes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine starts late, and again after its death: by then there may be another folder of that name."""
+    for place in ("here", "there"):
+        (tmp_path / place).mkdir()
+        tiny_model(tmp_path / place)
+    monkeypatch.chdir(tmp_path / "here")
+    client = FlashAgentsChatCompletionClient(name)
+    engine = EmbeddedEngine(name)
+    monkeypatch.chdir(tmp_path / "there")
+    assert engine.model == client.engine.engine.model == str(tmp_path / "here" / "model")  # type: ignore[attr-defined]
+    (tmp_path / "there" / "model" / "tokenizer_config.json").write_text("{}")
+    assert client.count_tokens([user()]) > 0, "the tokenizer of another model"
+    assert client.dump_component().config["model"] == client._source.load().card.name == name
+    asyncio.run(client.close())
+
+
+# ---- an engine that is closed under a team
+
+
+async def test_an_engine_is_closed_under_a_team() -> None:
+    """By whoever thought that it was no longer needed."""
+    client = client_on(*[f"{i} and something about the river" for i in range(6)])
+    team = RoundRobinGroupChat(agents(client), max_turns=6)
+    async with overlapping(team):
+        with pytest.raises(RuntimeError, match="EngineClosedError"):
+            async for item in team.run_stream(task="Go."):
+                if getattr(item, "source", "") == "b":
+                    await client.engine.close()
+    assert not client.engine._running  # type: ignore[attr-defined]
+
+
+SAID = [f"{i} and then along the river to the old bridge" for i in range(6)]
+
+
+@pytest.mark.parametrize("what", ["close", "uninstall", "detach", "another client", "close from an event"])
+@pytest.mark.parametrize("after", range(1, 5))
+async def test_the_overlap_is_taken_away_under_a_team(what: str, after: int) -> None:
+    """In the middle of a run, after any of its messages: the team says what it would have said."""
+    stock = shown(await RoundRobinGroupChat(agents(client_on(*SAID)), max_turns=5).run(task="Go."))
+    before = asyncio.all_tasks()
+    client = client_on(*SAID)
+    team = RoundRobinGroupChat(agents(client), max_turns=5)
+    closing: list[asyncio.Task[None]] = []
+    runtime = FlashGroupChatRuntime(EAGER)
+
+    def on_event(event: Any) -> None:
+        if what == "close from an event" and event.kind == "turn" and len(runtime.turns) == after:
+            closing.append(asyncio.ensure_future(runtime.close()))
+
+    runtime._on_event = on_event
+    if what == "uninstall":
+        flashagents_autogen.install(runtime)
+    else:
+        runtime.attach(team)
+    seen = []
+    async for item in team.run_stream(task="Go."):
+        seen.append(item)
+        if len(seen) == 1 + after:
+            if what == "close":
+                await runtime.close()
+            elif what == "uninstall":
+                flashagents_autogen.uninstall()
+            elif what == "detach":
+                runtime.detach(team)
+            elif what == "another client":
+                for agent in team._participants:
+                    agent._model_client = client_on()  # type: ignore[attr-defined]
+                    agent._model_client._engine = client.engine  # type: ignore[attr-defined]
+    assert shown(seen[-1]) == stock
+    await asyncio.gather(*closing)
+    flashagents_autogen.uninstall()
+    await runtime.close()
+    assert len(runtime.expectations) == 0 and not client.engine._running  # type: ignore[attr-defined]
+    assert asyncio.all_tasks() <= before
+
+
+# ---- callbacks in the engines' I/O thread
+
+
+async def test_a_display_that_exits_ends_neither_the_start_nor_the_thread(stub: Path) -> None:
+    """asyncio ends its loop on SystemExit, and all engines of the process live in that one."""
+    engine, other = EmbeddedEngine("ok"), EmbeddedEngine("ok")
+    assert await text_of(other) == "t0 t1 t2 "
+
+    def leaves(_: Any) -> None:
+        sys.exit("enough")
+
+    await asyncio.wait_for(engine.start(leaves), 60)
+    io_thread.io_loop().call_soon_threadsafe(sys.exit)  # whatever else may do so there
+    assert await asyncio.wait_for(text_of(engine), 60) == "t0 t1 t2 "
+    assert await asyncio.wait_for(text_of(other), 60) == "t0 t1 t2 "
+    await engine.close()
+    await other.close()
 
 
 # ---- no descriptors left, and hosts that are stopped

@@ -1,4 +1,4 @@
-"""`make soak` on a scripted engine, for a minute and a half."""
+"""`make soak` on a scripted engine, a minute and a half; `tests/engine/test_soak_engine.py` for as long."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
 import os
 import threading
 import weakref
@@ -20,6 +21,7 @@ from ..limits import check_request
 from ..looks import Look
 from ..lora_sharing.arguments import adapter_names
 from ..lora_sharing.config import parse
+from ..model_cache import settled
 from ..plugin_figures import numbers
 from ..tally import Tally
 from ..types import Delta, EngineInfo, EngineState, GenerateRequest, Progress, ProgressCallback
@@ -63,7 +65,7 @@ class EmbeddedEngine:
             engine_args.get("lora_groups"),
             adapter_names(engine_args.get("lora_paths")),
         )
-        self.model = None if model is None else str(model)
+        self.model = None if model is None else settled(model)
         self.engine_args = engine_args
         self.tally = Tally()
         self._lock = threading.RLock()  # re-entrant: a finalizer may close us inside
@@ -167,8 +169,9 @@ class EmbeddedEngine:
         for listener in list(self._listeners):
             try:
                 listener(progress)
-            except Exception:  # a display that fails must not end the start
-                self._listeners.remove(listener)
+            except BaseException:  # a display that fails, or calls sys.exit(), must not end the start
+                with contextlib.suppress(ValueError):
+                    self._listeners.remove(listener)
 
     # ---- requests
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 telling = threading.RLock()
 """Held while the I/O thread wakes another loop, and where a task of that loop says that it no longer waits.
@@ -34,9 +37,20 @@ def io_loop() -> asyncio.AbstractEventLoop:
     with _lock:
         if _loop is None or _pid != os.getpid():
             loop = asyncio.SelectorEventLoop()
-            threading.Thread(target=loop.run_forever, name="flashagents-io", daemon=True).start()
+            threading.Thread(target=_run, args=(loop,), name="flashagents-io", daemon=True).start()
             _loop, _pid = loop, os.getpid()
         return _loop
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """The thread, for as long as the process lives: all engines would stand still without it."""
+    while True:
+        try:
+            loop.run_forever()
+        except BaseException:  # asyncio lets SystemExit through, of a callback that calls sys.exit()
+            logger.exception("something ended the loop of the engines' I/O thread; it goes on")
+        else:
+            return
 
 
 def submit(coro: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:

@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _PREFIX = "flashagents-"
@@ -28,14 +28,14 @@ class RunDir:
     path: Path
     token: str
     lock_fd: int
+    _gone: list[bool] = field(default_factory=list)
 
     def remove(self) -> None:
         """Delete the folder and the shared memory that carries its token; safe to call twice."""
         remove(self.path, self.token)
-        try:
+        if not self._gone:  # a second time the number may be somebody else's
+            self._gone.append(True)
             os.close(self.lock_fd)
-        except OSError:
-            return
 
 
 def remove(path: str | Path, token: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from .. import sglang_seams as seams
 from ..lora_sharing.arguments import take_arguments
 from ..plugin import CACHE_BACKEND, register
+from . import guards
 from .children import run_detokenizer_process, run_scheduler_process
 
 _ENGINE = "sglang.srt.entrypoints.engine.Engine"
@@ -73,6 +74,7 @@ def build_engine(
     except ValueError as e:
         raise BadArgumentError(str(e)) from e
     register()
+    guards.install()
     if args.get("incremental_streaming_output") is not True:
         raise BadArgumentError("incremental_streaming_output=False cannot be had: the client takes deltas")
     if not torch.cuda.is_available() and os.environ.get("FLASHAGENTS_START_METHOD", "fork") == "fork":
