@@ -35,7 +35,7 @@ from helpers.stand_ins import stand_ins
 from helpers.tiny_roles import tiny_pairs, tiny_text_model
 from helpers.traces import made_up
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]  # on a loaded machine; alone none takes 6 s
 
 BLOCKS = [block for block in blocks() if block.language == "console"]
 INLINE = inline_commands()
@@ -196,8 +196,10 @@ def fake_server() -> Iterator[str]:
     try:
         served = FakeSGLang(ScriptedEngine()).serve()
         server = asyncio.run_coroutine_threadsafe(served, loop).result()
-        yield str(server.make_url("")).rstrip("/")
-        asyncio.run_coroutine_threadsafe(server.close(), loop).result()
+        try:
+            yield str(server.make_url("")).rstrip("/")
+        finally:
+            asyncio.run_coroutine_threadsafe(server.close(), loop).result()
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

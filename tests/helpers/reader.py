@@ -96,7 +96,7 @@ class Reader:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=250,
             check=False,
         )
         assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
