@@ -40,8 +40,9 @@ def common(*packages: str, device: str = "cpu") -> dict[str, Any]:
 
 
 def command() -> str:
-    """What reproduces the rows: the command line, without where it wrote to."""
-    words = [os.path.relpath(sys.argv[0]), *sys.argv[1:]]
+    """What reproduces the rows: the command line, without where it wrote to and where files lay."""
+    given = [os.path.basename(word) if os.path.isabs(word) else word for word in sys.argv[1:]]
+    words = [os.path.relpath(sys.argv[0]), *given]
     if "--out" in words:
         at = words.index("--out")
         del words[at : at + 2]

@@ -201,6 +201,9 @@ def train_roles(
     checkpoint_steps: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 20,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Do not draw the losses.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print folders, recipe and losses of each role as JSON.")
+    ] = False,
 ) -> None:
     """Train a LoRA adapter for each role; prints their folders. Needs the extra `train`."""
     from .model_store import resolve_model
@@ -239,8 +242,12 @@ def train_roles(
             plot=not no_plot,
             progress=progress,
         )
-    for trained in done:
-        typer.echo(out / trained.role)
+    if as_json:
+        found = {t.role: {"adapter": str(out / t.role), **msgspec.to_builtins(t)} for t in done}
+        typer.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+    else:
+        for trained in done:
+            typer.echo(out / trained.role)
     if note := sharing_note(recipe, shared_a=shared_a):
         typer.echo(note, err=True)
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
@@ -46,21 +47,21 @@ NOT_RUN = {
     r"-m mkdocs|mkdocs build": "tests/pages/test_site.py builds the site",
     r"pre-commit install": "installs a hook of git; not among the packages for tests",
     r"--shape qwen2\.5-7b": GPU,
-    r"--setup 7b-|paper/(workflows|load)/run\.py": GPU,
+    r"--setup (7b|32b)-|paper/(workflows|load|sjf|overhead)/run\.py": GPU,
     r"scripts/soak\.py --engine embedded": GPU + "; tests/reliability/test_soak.py",
     r"benchmarks/lora_sharing/(gpu_check|run)\.py": GPU + "; tests/sched/test_lora_schemes.py",
     r"role_quality\.prepare .*--trajectories": "needs trajectories, which are their authors'",
     r"role_quality\.(train|evaluate|define|similarity|summarise)": "hours; tests/sched/test_role_quality.py",
-    r"^pip-audit|^uv .*pip compile": "needs the package index",
-    r"^nvidia-smi": "asks for the name of the GPU",
+    r"pip-audit|uv .*pip compile": "needs the package index",
+    r"nvidia-smi": "asks for the name of the GPU",
     r"-m pip install .*--no-index": "installs wheels that are not here",
 }
 # Runs with a scripted engine, but no more of it than this; its rows go where no report finds them.
 SMALLEST = {
     r"benchmarks/handoff/run\.py": "--only \"upstream=128, prefix=500, concurrency=1, heads='warm'\" "
     "--repeats 1 --out x.jsonl",
-    r"benchmarks/paper/cascade/run\.py": "--prefix 500 --output 128 --repeats 1 --variants stock-lpm,ours "
-    "--out x.jsonl",
+    r"benchmarks/paper/cascade/run\.py": "--prefix 500 --output 128 --repeats 1 "
+    "--variants 'stock-lpm; ours' --out x.jsonl",
     r"benchmarks/pressure/run\.py": "--workflows 10 --forecasts none --repeats 1 --requests 20 --out x.jsonl",
     r"role_quality\.prepare": "--facts 12 2",
     r"examples/train_role_adapters": "--pairs 8 --epochs 1",
@@ -109,6 +110,15 @@ BEFORE: dict[str, Callable[[Path], None]] = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Models as small as these are slower on more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """In the place of every model that is named."""
@@ -133,7 +143,9 @@ def run(call: Call, reader: Reader, *, parse_only: bool = False) -> None:
     program, *words = call.words
     reason = listed(NOT_RUN, call)
     parse_only = parse_only or reason is not None
-    if program == "flashagents":
+    if words[:1] and words[0].endswith("/bounded.py"):  # runs another, for so many seconds
+        run(Call(tuple(words[2:])), reader, parse_only=parse_only)
+    elif program == "flashagents":
         flashagents(words, reader)
     elif program == "mkdocs":
         from mkdocs.__main__ import cli as mkdocs
@@ -215,7 +227,7 @@ NOT_PARSED = {
     r"pip install": "needs the package index; the files that it names are there",
     r"pip config list": "is pip's own",
     r"flashagents_runtime\.host": "is started by an application, with a socket",
-    r"<cell>| PID": "something is to be put in",
+    r"<cell>| PID|gpu\.sh OUT_DIR COMMIT$": "something is to be put in",
 }
 
 
@@ -241,6 +253,16 @@ def test_a_command_in_running_text_is_understood(command: str, reader: Reader) -
         run(call, reader, parse_only=True)
 
 
+def test_the_planned_gpu_sessions_are_understood(reader: Reader) -> None:
+    """The lines of the table in which `g` stands for the script."""
+    lines = re.findall(r"`(g \d[^`]+)`", (ROOT / "benchmarks" / "paper" / "README.md").read_text())
+    assert len(lines) > 10
+    calls, _ = reader.type(['g() { benchmarks/paper/gpu.sh OUT_DIR COMMIT "$@"; }', *lines])
+    assert len(calls) == sum(line.count(";") + 1 for line in lines)
+    for call in calls:
+        run(call, reader, parse_only=True)
+
+
 def test_the_exported_variable_names_our_package(reader: Reader) -> None:
     """Of AutoGen's loader, which newer releases let load only what it lists."""
     (block,) = (block for block in BLOCKS if block.page == "docs/client.md")
@@ -249,13 +271,10 @@ def test_the_exported_variable_names_our_package(reader: Reader) -> None:
     assert variables == {"AUTOGEN_ALLOWED_PROVIDER_NAMESPACES": str(provider).split(".")[0]}
 
 
-def test_nothing_is_listed_that_is_not_there(reader: Reader) -> None:
-    """An exception that no page needs any more goes."""
-    named = [*INLINE]
-    for block in BLOCKS:
-        if prepare := BEFORE.get(block.page):
-            prepare(reader.checkout)
-        named += [str(call) for call in reader.type(block.commands)[0]]
-    named += [str(call) for line in INLINE if line.startswith("make ") for call in reader.type([line])[0]]
+def test_nothing_is_listed_that_is_not_there() -> None:
+    """An exception that no page, and nothing that pages start, needs any more goes."""
+    started = [ROOT / "Makefile", *(ROOT / "benchmarks").rglob("*.sh")]
+    named = [*INLINE, *(line for block in BLOCKS for line in block.commands)]
+    named += [line for path in started for line in path.read_text().splitlines()]
     for table in (NOT_RUN, SMALLEST, NOT_PARSED):
         assert [pattern for pattern in table if not any(re.search(pattern, text) for text in named)] == []

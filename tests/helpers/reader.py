@@ -79,6 +79,7 @@ class Reader:
         self._environment = {
             "PATH": f"{folder / 'bin'}:/usr/bin:/bin",
             "PYTHON": "python3",  # of the Makefile
+            "PARTS": "1",  # of benchmarks/role_quality/gpu.sh
             "HOME": str(folder),
             "LC_ALL": "C.UTF-8",
         }

@@ -8,14 +8,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from flashagents_runtime import __version__, cli, doctor, model_store
+from flashagents_runtime import __version__, cli, doctor, model_store, role_training
 from flashagents_runtime.doctor import Check, Report
 from flashagents_runtime.errors import ModelDownloadError
+from flashagents_runtime.role_training import Recipe, TrainedRole
 from flashagents_runtime.types import Progress
 
 HELPED = sorted(typer.main.get_command(cli.app).commands)  # type: ignore[attr-defined]
@@ -162,3 +164,21 @@ def test_importing_the_command_line_is_light() -> None:
     code = "import sys, flashagents_runtime.cli, flashagents_runtime.doctor; print('torch' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout == "False\n"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_trained_roles_are_told(as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def train(model: Path, files: dict[str, Path], out: Path, recipe: Recipe, **more: object) -> list[Any]:
+        return [TrainedRole(role=r, recipe=recipe, pairs=2, digest="d", losses=[2.0, 0.5]) for r in files]
+
+    monkeypatch.setattr(role_training, "train_roles", train)
+    monkeypatch.setattr(model_store, "resolve_model", lambda *args, **kwargs: tmp_path)
+    words = ["train-roles", "plan=a.json", "act=b.json", "--out", "adapters", "--rank", "4", "--shared-a"]
+    code, out, err = run(*words, *(["--json"] if as_json else []))
+    assert code == 0 and err == ""
+    if as_json:
+        told = json.loads(out)
+        assert [role["adapter"] for role in told.values()] == ["adapters/plan", "adapters/act"]
+        assert told["act"]["losses"] == [2.0, 0.5] and told["act"]["recipe"]["rank"] == 4
+    else:
+        assert out.splitlines() == ["adapters/plan", "adapters/act"]

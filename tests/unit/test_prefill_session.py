@@ -14,6 +14,7 @@ import pytest
 from flashagents_runtime import (
     Delta,
     EngineDiedError,
+    EngineInfo,
     GenerateRequest,
     GenerateResult,
     RequestRejectedError,
@@ -420,3 +421,21 @@ async def test_a_set_chunk_size_and_the_whole_share_hold_nothing_back(settings: 
         await session.settle()
     assert [len(chunk.input_ids) for chunk in engine.chunks] == [40]
     await session.close()
+
+
+async def test_on_a_cpu_a_warm_up_beside_others_has_to_save_more() -> None:
+    class OnCpu(GatedEngine):
+        @property
+        def info(self) -> EngineInfo | None:
+            found = super().info
+            return None if found is None else msgspec.structs.replace(found, device="cpu")
+
+    some, many = Prefiller(GatedEngine()), Prefiller(OnCpu())
+    for prefiller in (some, many):
+        await prefiller.engine.start()
+        with ExitStack() as running:
+            assert prefiller.pays(1)
+            for _ in range(4):
+                running.enter_context(prefiller.budget.decode())
+            assert prefiller.pays(4000) and not prefiller.pays(64)
+            assert prefiller.pays(512) is (prefiller is some)

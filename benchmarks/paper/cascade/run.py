@@ -184,6 +184,8 @@ async def beside_each_other(
     """These engines at once, and what their variants lack."""
     setup = SETUPS[args.setup]
     more = {"tp_size": args.tp} if args.tp > 1 else {}
+    if args.cells != "cascade" and not cpu:
+        more["max_total_tokens"] = 60_000  # its cells need 18,000, and five engines share a GPU
     async with AsyncExitStack() as stack:
         engines = await stack.enter_async_context(running(names, path, cpu=cpu, more=more))
         speaker: EmbeddedEngine | None = None

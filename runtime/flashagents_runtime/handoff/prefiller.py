@@ -23,7 +23,9 @@ FEATURE_INTRA_TURN = "intra_turn"  # requests of one batch share what they have 
 FEATURE_SOFT_PINS = "soft_pins"  # a session's KV is evicted last, until the session is over
 
 _WORTH_WAITING = 64  # tokens that another session is just computing
-_DEAR = 0.05  # of a request's fixed cost: what a warm-up must save for each further request that it delays
+# Of a request's fixed cost: what a warm-up must save for each further request that it delays. On a CPU more:
+# the processes around the model, and what others decode, run there on the very cores that a warm-up takes.
+_DEAR, _DEAR_ON_CPU = 0.05, 0.5
 _LARGEST_PASS = 8192  # SGLang's own chunk of a prefill: longer requests bar the way for several passes
 
 
@@ -172,7 +174,9 @@ class Prefiller:
         if others < 1 or self.budget.share == 1:
             return True
         fixed = self.curve.seconds(1)
-        return self.curve.seconds(waiting) - fixed >= _DEAR * others * fixed
+        on_cpu = self.engine.info is not None and self.engine.info.device == "cpu"
+        dear = _DEAR_ON_CPU if on_cpu else _DEAR
+        return self.curve.seconds(waiting) - fixed >= dear * others * fixed
 
     def charge(self, tokens: int) -> float:
         """Take the expected time of a chunk from the budget; returns what was taken."""

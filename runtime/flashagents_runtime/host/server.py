@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, cast
 
 from .. import sglang_seams as seams
@@ -175,8 +177,29 @@ class Server(asyncio.Protocol):
 
     async def _load_lora(self, **fields: Any) -> str | None:
         """None, or why the adapter was not loaded."""
+        if self._engine.server_args.load_format == "dummy":
+            return await self._load_lora_tensors(**fields)
         request = seams.symbol("sglang.srt.managers.io_struct.LoadLoRAAdapterReqInput")(**fields)
         result = await self._manager.load_lora_adapter(request, None)
+        return None if result.success else str(result.error_message)
+
+    async def _load_lora_tensors(self, lora_name: str, lora_path: str, pinned: bool) -> str | None:
+        """SGLang reads adapters with the loader of the model: none for a model of random weights."""
+        from safetensors.torch import load_file
+
+        folder = Path(lora_path)
+        try:
+            tensors = await asyncio.to_thread(load_file, folder / "adapter_model.safetensors")
+            config = json.loads((folder / "adapter_config.json").read_text())
+        except (OSError, ValueError) as e:
+            return f"under load_format='dummy' an adapter is read from adapter_model.safetensors: {e}"
+        request = seams.symbol("sglang.srt.managers.io_struct.LoadLoRAAdapterFromTensorsReqInput")(
+            lora_name=lora_name,
+            config_dict=config,
+            serialized_named_tensors=self._engine._serialize_tensors_per_rank(tensors, None),
+            pinned=pinned,
+        )
+        result = await self._manager.load_lora_adapter_from_tensors(request, None)
         return None if result.success else str(result.error_message)
 
     async def _unload_lora(self, **fields: Any) -> str | None:

@@ -22,6 +22,7 @@ HOST: tuple[Seam, ...] = (
             "server_args",
             "loop",
             "_scheduler_init_result",
+            "_serialize_tensors_per_rank",
         ),
     ),
     Seam(
@@ -90,6 +91,7 @@ HOST: tuple[Seam, ...] = (
             "get_loads",
             "flush_cache",
             "load_lora_adapter",
+            "load_lora_adapter_from_tensors",
             "unload_lora_adapter",
             "model_config",
             "tokenizer",
@@ -125,6 +127,11 @@ HOST: tuple[Seam, ...] = (
         "sglang.srt.managers.io_struct.LoadLoRAAdapterReqInput",
         "loads an adapter while the engine runs",
         attributes=("lora_name", "lora_path", "pinned"),
+    ),
+    Seam(
+        "sglang.srt.managers.io_struct.LoadLoRAAdapterFromTensorsReqInput",
+        "the same under `load_format=dummy`, where SGLang's loader reads no adapter either",
+        attributes=("lora_name", "config_dict", "serialized_named_tensors", "pinned"),
     ),
     Seam(
         "sglang.srt.managers.io_struct.UnloadLoRAAdapterReqInput",
