@@ -61,8 +61,9 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         engine_args: SGLang's `ServerArgs` by name, for the engine that the client starts; `lora_sharing`
             and `lora_groups` besides, for role agents that share one cache (docs/lora-sharing.md).
         engine_url: a running SGLang server instead, such as "http://127.0.0.1:30000"; `model` then names
-            the tokenizer where the server's model path is not to be had here.
-        api_key: that server's key.
+            the tokenizer where the server's model path is not to be had here. The "/v1" of OpenAI's
+            clients at its end is left off.
+        api_key: that server's key; refused without `engine_url`.
         tls_ca_file: PEM file of the authority, or of the self-signed certificate, of an https server.
         model_info: overrides what is inferred from the model's configuration and chat template.
         tokenizer: overrides the model's own tokenizer and chat template.
@@ -111,6 +112,11 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
             )
         if tls_ca_file is not None and engine_url is None:
             raise ValueError("tls_ca_file is for a server: give its engine_url")
+        if api_key is not None and engine_url is None:
+            raise ValueError(
+                "api_key is the key of a server: give its engine_url, or leave the key out; an engine of the "
+                "client's own listens on no port and asks for none"
+            )
         self._model = None if model is None else str(model)
         self._engine_args = dict(engine_args or {})
         self._given_engine = engine is not None

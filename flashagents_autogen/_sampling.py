@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from flashagents_runtime import SamplingParams
 
+from ._elsewhere import instead_of
+
 # What the engine keeps in 32 and in 64 bits: a larger number would end its scheduler, not the request.
 _MOST_32, _MOST_64 = 2**31 - 1, 2**63 - 1
 _Int64 = Annotated[int, Field(ge=-_MOST_64 - 1, le=_MOST_64)]
@@ -117,6 +119,14 @@ _RENAMED = {
 _SAMPLING = frozenset(SamplingParams.__struct_fields__)
 
 
+def _unknown(name: str) -> str:
+    if (advice := instead_of(name)) is not None:
+        return f"unknown argument {name!r}: {advice}"
+    near = difflib.get_close_matches(name, CreateArgs.model_fields, 1)
+    rest = f" (did you mean {near[0]!r}?)" if near else f"; known are: {', '.join(CreateArgs.model_fields)}"
+    return f"unknown create argument {name!r}{rest}"
+
+
 def parse_create_args(args: Mapping[str, Any], base: CreateArgs | None = None) -> CreateArgs:
     """Check arguments and lay them over `base`.
 
@@ -125,10 +135,7 @@ def parse_create_args(args: Mapping[str, Any], base: CreateArgs | None = None) -
     """
     unknown = sorted(set(args) - set(CreateArgs.model_fields))
     if unknown:
-        known = ", ".join(CreateArgs.model_fields)
-        near = difflib.get_close_matches(unknown[0], CreateArgs.model_fields, 1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"unknown create argument {', '.join(map(repr, unknown))}{hint}; known are: {known}")
+        raise ValueError("; ".join(map(_unknown, unknown)))
     if args.get("n") not in (None, 1):
         raise ValueError(f"n={args['n']}: a call gives one answer; call several times for several answers")
     given = {**(base.model_dump(exclude_none=True) if base is not None else {}), **args}

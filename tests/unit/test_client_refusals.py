@@ -111,3 +111,28 @@ def test_constructor_arguments_that_exclude_each_other() -> None:
         FlashAgentsChatCompletionClient(engine=ScriptedEngine(), engine_args={"tp_size": 2})
     with pytest.raises(ValueError, match="Missing required field"):
         FlashAgentsChatCompletionClient(engine=ScriptedEngine(), model_info={"vision": False})  # type: ignore[typeddict-item]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"base_url": "http://127.0.0.1:8000/v1"}, "'base_url': give the address .* as engine_url="),
+        ({"azure_endpoint": "https://x"}, "'azure_endpoint': give the address .* as engine_url="),
+        ({"organization": "mine"}, "'organization': an engine of one's own has no accounts"),
+        ({"timeout": 3}, "'timeout': .*cancellation_token"),
+        ({"max_retries": 3}, "'max_retries': leave it out"),
+        ({"tp_size": 2}, r"'tp_size': .*engine_args=\{'tp_size'"),
+        ({"api_key": "s3cret"}, "api_key is the key of a server: give its engine_url, or leave the key out"),
+        ({"engine": ScriptedEngine(), "api_key": "s3cret"}, "api_key is the key of a server"),
+    ],
+)
+def test_arguments_of_the_client_that_was_here_before(args: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as refused:
+        FlashAgentsChatCompletionClient("m", **args)
+    assert "presence_penalty" not in str(refused.value) and "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/"])
+def test_the_address_of_openais_clients_is_taken_too(end: str) -> None:
+    client = FlashAgentsChatCompletionClient(engine_url="http://127.0.0.1:9" + end)
+    assert repr(client.engine) == "<RemoteEngine http://127.0.0.1:9>"
