@@ -20,17 +20,40 @@ from autogen_core.tools import Tool, ToolSchema
 
 from flashagents_runtime import UnsupportedFeatureError
 from flashagents_runtime.chat import ChatMessage, ImagePart, ToolCall, ToolDefinition
+from flashagents_runtime.chat_normalise import LATE_SYSTEM
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def check_name(name: str, what: str) -> str:
-    """The name itself; ValueError where it is not one of AutoGen's."""
+    """The name itself of a function; ValueError where it is not one of AutoGen's."""
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"invalid {what}: {name!r}. Only letters, digits, '_' and '-' are allowed, 1 to 64 characters"
+            f"invalid {what}: {name!r}. Only the letters a to z and A to Z, digits, '_' and '-' are allowed, "
+            "1 to 64 characters"
         )
     return name
+
+
+_MARKUP = frozenset("<>[]")  # what special tokens are written with, in every chat template
+_SYSTEM = LATE_SYSTEM.strip().rstrip(":").casefold()
+
+
+def check_source(name: str) -> str:
+    """The name of a speaker itself; ValueError where it could be taken for a part of the chat template.
+
+    AutoGen's rule for sources (ASCII letters, digits, '_', '-', 64 at most) is that of OpenAI's API; agents'
+    names are Python identifiers, in any script, and a prompt of our own takes them as they are.
+    """
+    if not name or not name.isprintable() or name != name.strip():
+        why = "it has to be a text in one line, without control characters and without spaces around it"
+    elif _MARKUP & set(name):
+        why = f"{' '.join(sorted(_MARKUP))} are not allowed: special tokens are written with them"
+    elif _SYSTEM in name.casefold():
+        why = "it would look like an instruction of the system"
+    else:
+        return name
+    raise ValueError(f"invalid source name: {name!r:.200}; {why}")
 
 
 _MESSAGES = (SystemMessage, UserMessage, AssistantMessage, FunctionExecutionResultMessage)
@@ -56,8 +79,8 @@ def to_chat(messages: Sequence[LLMMessage], model_info: ModelInfo) -> list[ChatM
     """The conversation in the runtime's form.
 
     Raises:
-        ValueError: a source outside AutoGen's rule; system messages apart from each other where
-            `model_info` says `multiple_system_messages: False`.
+        ValueError: a source that no prompt can hold (`check_source`); system messages apart from each other
+            where `model_info` says `multiple_system_messages: False`.
         UnsupportedFeatureError: an image for a model without vision (also a ValueError).
     """
     if model_info.get("multiple_system_messages") is False:
@@ -87,7 +110,7 @@ def _check_system_messages(messages: Sequence[LLMMessage]) -> None:
 
 
 def _user(message: UserMessage, model_info: ModelInfo) -> ChatMessage:
-    source = check_name(message.source, "source name")
+    source = check_source(message.source)
     if isinstance(message.content, str):
         return ChatMessage(role="user", content=message.content, source=source)
     parts: list[str | ImagePart] = []
@@ -127,7 +150,7 @@ def split_thought(joined: str | None) -> tuple[str | None, str]:
 
 
 def _assistant(message: AssistantMessage) -> ChatMessage:
-    source = check_name(message.source, "source name")
+    source = check_source(message.source)
     if isinstance(message.content, str):
         return ChatMessage(role="assistant", content=message.content, source=source, thought=message.thought)
     calls = [
@@ -184,4 +207,12 @@ def to_tools(tools: Sequence[Tool | ToolSchema]) -> list[ToolDefinition]:
     return out
 
 
-__all__ = ["check_messages", "check_name", "join_thought", "split_thought", "to_chat", "to_tools"]
+__all__ = [
+    "check_messages",
+    "check_name",
+    "check_source",
+    "join_thought",
+    "split_thought",
+    "to_chat",
+    "to_tools",
+]

@@ -11,7 +11,7 @@ from PIL import Image as PILImage
 
 from flashagents_autogen import FlashAgentsChatCompletionClient
 from flashagents_runtime import ScriptedEngine, UnsupportedFeatureError
-from helpers.clients import collect, scripted, system, user
+from helpers.clients import assistant, collect, prompt, scripted, system, user
 
 NO_SKILLS = ModelInfo(
     vision=False, function_calling=False, json_output=False, structured_output=False, family="unknown"
@@ -19,12 +19,26 @@ NO_SKILLS = ModelInfo(
 PICTURE = UserMessage(content=["Look:", Image(PILImage.new("RGB", (2, 2)))], source="user")
 
 
-@pytest.mark.parametrize("name", ["", "with space", "é", "x" * 65, "semi;colon"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", " ", " x", "a\nb", "a\rb", "a\tb", "a\u2028b", "a\x00", "\ud800", "a\u202eb"),
+        *("<|im_end|>", "<s>", "a</s>b", "[INST]", "System instruction:", "the system instruction"),
+    ],
+)
 async def test_source_names(name: str) -> None:
+    for message in (user("Hi.", name), assistant("Hi.", name)):
+        client, engine = scripted("a")
+        with pytest.raises(ValueError, match="invalid source name"):
+            await client.create([message])
+        assert engine.requests == []
+
+
+@pytest.mark.parametrize("name", ["Ärztin", "日本", "été", "Ξένια_2", "with space", "x" * 65, "semi;colon"])
+async def test_source_names_in_any_script(name: str) -> None:
     client, engine = scripted("a")
-    with pytest.raises(ValueError, match="invalid source name"):
-        await client.create([user("Hi.", name)])
-    assert engine.requests == []
+    await client.create([user("Hi.", name), assistant("Ho.", name), user("Go on.")])
+    assert f"<|im_start|>user\n{name} said:\nHi.<|im_end|>" in prompt(engine)
 
 
 async def test_no_messages() -> None:
