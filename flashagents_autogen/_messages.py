@@ -79,14 +79,15 @@ def to_chat(messages: Sequence[LLMMessage], model_info: ModelInfo) -> list[ChatM
     """The conversation in the runtime's form.
 
     Raises:
-        ValueError: a source that no prompt can hold (`check_source`); system messages apart from each other
-            where `model_info` says `multiple_system_messages: False`.
+        ValueError: a source or text that no prompt can hold; system messages apart from each other where
+            `model_info` says `multiple_system_messages: False`.
         UnsupportedFeatureError: an image for a model without vision (also a ValueError).
     """
     if model_info.get("multiple_system_messages") is False:
         _check_system_messages(messages)
     out: list[ChatMessage] = []
-    for message in messages:
+    known = 0
+    for i, message in enumerate(messages, 1):
         if isinstance(message, SystemMessage):
             out.append(ChatMessage(role="system", content=message.content))
         elif isinstance(message, UserMessage):
@@ -97,7 +98,27 @@ def to_chat(messages: Sequence[LLMMessage], model_info: ModelInfo) -> list[ChatM
             out += _results(message)
         else:
             assert_never(message)
+        for made in out[known:]:
+            _check_text(made, f"message {i} of {len(messages)} (of {made.source or made.role!r})")
+        known = len(out)
     return out
+
+
+def _check_text(message: ChatMessage, what: str) -> None:
+    calls = [text for call in message.tool_calls for text in (call.id, call.arguments)]
+    for text in (message.text, message.thought, message.tool_call_id, message.source, *calls):
+        check_unicode(text or "", what)
+
+
+def check_unicode(text: str, what: str) -> None:
+    """ValueError where a text cannot be written as UTF-8: no tokenizer and no engine takes it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as e:
+        raise ValueError(
+            f"{what} holds half a surrogate pair ({text[e.start]!a}, at {e.start}), which is no text; "
+            "text.encode(errors='replace').decode() frees it of those"
+        ) from None
 
 
 def _check_system_messages(messages: Sequence[LLMMessage]) -> None:
@@ -190,13 +211,16 @@ def to_tools(tools: Sequence[Tool | ToolSchema]) -> list[ToolDefinition]:
             )
         parameters = dict(given)
         try:
-            json.dumps(parameters)
+            text = json.dumps(parameters, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError) as e:
             raise ValueError(f"the parameters of tool {schema['name']!r:.80} are no JSON: {e}") from None
+        description = schema.get("description") or ""
+        for part in (text, description):
+            check_unicode(str(part), f"tool {schema['name']!r:.80}")
         out.append(
             ToolDefinition(
                 name=check_name(schema["name"], "tool name"),
-                description=schema.get("description") or "",
+                description=description,
                 parameters=parameters,
                 strict=bool(schema.get("strict")),
             )
@@ -211,6 +235,7 @@ __all__ = [
     "check_messages",
     "check_name",
     "check_source",
+    "check_unicode",
     "join_thought",
     "split_thought",
     "to_chat",

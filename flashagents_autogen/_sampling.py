@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from flashagents_runtime import SamplingParams
 
@@ -15,8 +16,20 @@ from ._elsewhere import instead_of
 
 # What the engine keeps in 32 and in 64 bits: a larger number would end its scheduler, not the request.
 _MOST_32, _MOST_64 = 2**31 - 1, 2**63 - 1
+_DIGITS = re.compile(r"[0-9]{1,10}")
+
+
+def _token_key(value: Any) -> Any:
+    """SGLang's keys are the digits of a token id; OpenAI's users write the id itself."""
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(text, str) or not _DIGITS.fullmatch(text) or int(text) > _MOST_32:
+        raise ValueError("its keys are ids of tokens, such as 42 or '42'")
+    return text
+
+
 _Int64 = Annotated[int, Field(ge=-_MOST_64 - 1, le=_MOST_64)]
 _TokenId = Annotated[int, Field(ge=0, le=_MOST_32)]
+_TokenKey = Annotated[str, BeforeValidator(_token_key)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -37,7 +50,7 @@ class CreateArgs(BaseModel):
         stop_token_ids: tokens at which the answer ends.
         seed: makes sampling repeatable, on engines with deterministic inference.
         presence_penalty, frequency_penalty, repetition_penalty: against repeating.
-        logit_bias: added to the logit of a token id before sampling.
+        logit_bias: added to the logit of a token id before sampling; ids as numbers or as their digits.
         logprobs: return the log-probability of each token.
         top_logprobs: with `logprobs`, how many alternatives a token, 0 to 20.
         n: 1; several answers to one call have no place in AutoGen's result.
@@ -66,7 +79,7 @@ class CreateArgs(BaseModel):
     presence_penalty: float | None = Field(None, ge=-2.0, le=2.0)
     frequency_penalty: float | None = Field(None, ge=-2.0, le=2.0)
     repetition_penalty: float | None = Field(None, gt=0.0, le=2.0)
-    logit_bias: dict[str, _Finite] | None = None
+    logit_bias: dict[_TokenKey, _Finite] | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
     n: Literal[1] | None = None

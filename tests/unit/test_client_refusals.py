@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from autogen_core import Image
-from autogen_core.models import ModelInfo, UserMessage
+from autogen_core import FunctionCall, Image
+from autogen_core.models import (
+    AssistantMessage,
+    FunctionExecutionResult,
+    FunctionExecutionResultMessage,
+    ModelInfo,
+    UserMessage,
+)
 from PIL import Image as PILImage
 
 from flashagents_autogen import FlashAgentsChatCompletionClient
@@ -39,6 +45,46 @@ async def test_source_names_in_any_script(name: str) -> None:
     client, engine = scripted("a")
     await client.create([user("Hi.", name), assistant("Ho.", name), user("Go on.")])
     assert f"<|im_start|>user\n{name} said:\nHi.<|im_end|>" in prompt(engine)
+
+
+HALF = "a\ud800b"
+CALL = FunctionCall(id="1", name="look", arguments=HALF)
+RESULT = FunctionExecutionResult(call_id="1", content=HALF, name="look", is_error=False)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        user(HALF),
+        system(HALF),
+        assistant(HALF),
+        UserMessage(content=["x", HALF], source="user"),
+        AssistantMessage(content="x", thought=HALF, source="user"),
+        AssistantMessage(content=[CALL], source="user"),
+        FunctionExecutionResultMessage(content=[RESULT]),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+async def test_half_a_surrogate_pair_is_no_text(message: Any) -> None:
+    client, engine = scripted("a")
+    with pytest.raises(ValueError, match=r"message 2 .*half a surrogate pair \('\\ud800', at \d\)"):
+        await client.create([user("Hi."), message, user("Go on.")])
+    with pytest.raises(ValueError, match="message 1 "):
+        client.count_tokens([message])
+    assert engine.requests == []
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"name": "look", "description": HALF},
+        {"name": "look", "parameters": {"type": "object", "properties": {"x": {"description": HALF}}}},
+    ],
+)
+async def test_half_a_surrogate_pair_in_a_tool(tool: Any) -> None:
+    client, _ = scripted("a")
+    with pytest.raises(ValueError, match=r"tool 'look' .*half a surrogate pair"):
+        await client.create([user()], tools=[tool])
 
 
 async def test_no_messages() -> None:
@@ -109,6 +155,9 @@ async def test_system_messages_apart_where_the_model_is_said_to_take_one() -> No
         ({"top_logprobs": 2}, "needs logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs=21"),
         ({"stop": 7}, "stop"),
+        ({"logit_bias": {"zzz": 1}}, "logit_bias.*'zzz'.*ids of tokens"),
+        ({"logit_bias": {-1: 1}}, "logit_bias.*ids of tokens"),
+        ({"logit_bias": {"\u0661": 1}}, "logit_bias.*ids of tokens"),
     ],
 )
 async def test_create_arguments(args: dict[str, Any], message: str) -> None:
