@@ -39,6 +39,7 @@ from ._account import Account
 from ._call import Call, ToolChoice, check_call
 from ._cancellation import CancelGuard
 from ._config import FlashAgentsClientConfig, without_secrets
+from ._constructor import check_kinds, check_progress
 from ._events import log_call, log_stream_end, log_stream_start
 from ._messages import to_chat, to_tools
 from ._model import ModelSource
@@ -74,7 +75,7 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
 
     Raises:
         ValueError: an unknown or invalid argument.
-        TypeError: an engine argument that is no plain JSON value.
+        TypeError: an argument of another kind; an engine argument that is no plain JSON value.
 
     Example:
         >>> client = FlashAgentsChatCompletionClient(temperature=0, max_tokens=200)
@@ -100,6 +101,18 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         cache_salt: str | None = None,
         **create_args: Any,
     ) -> None:
+        check_kinds(
+            model=model,
+            engine=engine,
+            engine_args=engine_args,
+            engine_url=engine_url,
+            api_key=api_key,
+            tls_ca_file=tls_ca_file,
+            model_info=model_info,
+            tokenizer=tokenizer,
+            lora=lora,
+            cache_salt=cache_salt,
+        )
         self._create_args = parse_create_args(create_args)
         if model_info is not None:
             validate_model_info(model_info)
@@ -157,7 +170,9 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
             ModelError: the model cannot be had.
             EngineStartError: the engine did not come up; a later call tries again.
             EngineClosedError: the client was closed.
+            TypeError: `progress` is no function.
         """
+        check_progress(progress)
         self._check_open()
         ours = not self._given_engine and self._engine_url is None
         if ours and self._source.loaded is None:  # before the engine: a wrong path is found at once

@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from flashagents_runtime import SamplingParams
 
 from ._elsewhere import instead_of
+from ._structured import check_forms
 
 # What the engine keeps in 32 and in 64 bits: a larger number would end its scheduler, not the request.
 _MOST_32, _MOST_64 = 2**31 - 1, 2**63 - 1
@@ -161,6 +162,7 @@ def parse_create_args(args: Mapping[str, Any], base: CreateArgs | None = None) -
         raise ValueError(f"invalid create argument: {problems}") from None
     if out.top_logprobs and not out.logprobs:
         raise ValueError("top_logprobs needs logprobs=True")
+    check_forms(out.tool_choice, out.answer_format)
     return out
 
 

@@ -155,6 +155,9 @@ async def test_system_messages_apart_where_the_model_is_said_to_take_one() -> No
         ({"top_logprobs": 2}, "needs logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs=21"),
         ({"stop": 7}, "stop"),
+        ({"tool_choice": "sometimes"}, "unknown tool_choice 'sometimes'"),
+        ({"response_format": {"type": "nope"}}, "unknown response_format"),
+        ({"response_format": "json", "format": "json"}, "two names for one thing"),
         ({"logit_bias": {"zzz": 1}}, "logit_bias.*'zzz'.*ids of tokens"),
         ({"logit_bias": {-1: 1}}, "logit_bias.*ids of tokens"),
         ({"logit_bias": {"\u0661": 1}}, "logit_bias.*ids of tokens"),
@@ -199,3 +202,39 @@ def test_arguments_of_the_client_that_was_here_before(args: dict[str, Any], mess
 def test_the_address_of_openais_clients_is_taken_too(end: str) -> None:
     client = FlashAgentsChatCompletionClient(engine_url="http://127.0.0.1:9" + end)
     assert repr(client.engine) == "<RemoteEngine http://127.0.0.1:9>"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"model": 5}, "model takes a model folder or hub id, .* not a value of type int"),
+        ({"engine": 5}, "engine takes an Engine"),
+        ({"engine_args": ["a"]}, "engine_args takes SGLang's arguments by name"),
+        ({"engine_url": 5}, "engine_url takes the address of a server"),
+        ({"engine_url": "http://127.0.0.1:9", "api_key": 5}, "api_key takes a text, not a value of type int"),
+        ({"engine_url": "https://127.0.0.1:9", "tls_ca_file": 5}, "tls_ca_file takes a text or path"),
+        ({"model_info": 5}, "model_info takes a ModelInfo"),
+        ({"tokenizer": "gpt2"}, "tokenizer takes a ChatTokenizer"),
+        ({"lora": 5}, "lora takes a text"),
+        ({"cache_salt": b"s3cret"}, "cache_salt takes a text, not a value of type bytes"),
+    ],
+)
+def test_constructor_arguments_of_another_kind(args: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message) as refused:
+        FlashAgentsChatCompletionClient(**args)
+    assert "s3cret" not in str(refused.value)
+
+
+async def test_a_progress_that_nobody_hears() -> None:
+    client, engine = scripted("a")
+    with pytest.raises(TypeError, match=r"progress takes a function .*'x'"):
+        await client.start("x")  # type: ignore[arg-type]
+    assert engine.info is None, "nothing was started for it"
+
+
+@pytest.mark.parametrize("json_output", [5, "yes", int, {"type": "object"}])
+async def test_a_json_output_of_another_kind(json_output: Any) -> None:
+    client, engine = scripted("a")
+    with pytest.raises(TypeError, match="json_output takes True, False, None or a pydantic class"):
+        await client.create([user()], json_output=json_output)
+    assert engine.info is None, "nothing was started for it"
