@@ -61,7 +61,7 @@ def doctor(
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
     elif quiet:
-        for line in report.advice() if not report.ok else []:
+        for line in report.problems():
             typer.echo(line)
     else:
         table = Table(box=None, show_header=False)
