@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autogen_core.models import CreateResult
 
-from flashagents_runtime import Delta, Usage
+from flashagents_runtime import Delta, RequestRejectedError, Usage
 
 from ._answer import Answer
 from ._call import Call
@@ -50,7 +50,9 @@ class Account:
 
     def close(self) -> None:
         """Note the figures and end the span."""
-        self.usage = self.answer.usage(self._prompt_tokens)
+        # What was refused has cost nothing.
+        refused = isinstance(self.error, RequestRejectedError) and not self.answer.tokens
+        self.usage = Usage() if refused else self.answer.usage(self._prompt_tokens)
         if self.error is not None and self.tap is not None:
             self.tap.failed(self.error)
         # A consumer who leaves the stream has had enough: no error.

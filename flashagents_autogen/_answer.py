@@ -62,6 +62,11 @@ class Answer:
             self._end = end
         return text
 
+    @property
+    def tokens(self) -> int:
+        """How many have come."""
+        return self._tokens
+
     def usage(self, prompt_tokens: int) -> Usage:
         """The engine's figures; those seen so far where the request did not come to its end."""
         if self._end is not None:

@@ -30,13 +30,16 @@ from flashagents_runtime import (
     EngineInfo,
     GenerateRequest,
     ProgressCallback,
+    UnknownAdapterError,
     UnsupportedFeatureError,
     Usage,
 )
 from flashagents_runtime.chat import ChatTokenizer, encode_chat
+from flashagents_runtime.limits import check_length
+from flashagents_runtime.lora_sharing.arguments import adapter_names
 
 from ._account import Account
-from ._call import Call, ToolChoice, check_call
+from ._call import Call, CheckedCall, ToolChoice, check_call
 from ._cancellation import CancelGuard
 from ._config import FlashAgentsClientConfig, without_secrets
 from ._constructor import check_kinds, check_progress
@@ -174,13 +177,19 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         """
         check_progress(progress)
         self._check_open()
-        ours = not self._given_engine and self._engine_url is None
-        if ours and self._source.loaded is None:  # before the engine: a wrong path is found at once
+        if (
+            self._starts_engine and self._source.loaded is None
+        ):  # before the engine: a wrong path is found at once
             await asyncio.to_thread(self._source.load, progress)
         info = await self._engine.start(progress)
         if self._source.loaded is None:
             await asyncio.to_thread(self._source.load, progress)
         return info
+
+    @property
+    def _starts_engine(self) -> bool:
+        """The engine is one of this process's own, from `engine_args`."""
+        return not self._given_engine and self._engine_url is None
 
     async def close(self) -> None:
         """Give the engine back: it ends where no other client uses it. Closing twice is fine.
@@ -269,8 +278,15 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         """Check the call, start the engine if need be, and make the engine's request of it."""
         self._check_open()
         checked = check_call(self._create_args, messages, tools, tool_choice, json_output, extra_create_args)
+        if self._engine.info is None and self._starts_engine:
+            # What the model's own files refuse should not take an engine's start.
+            await guard.wait(asyncio.to_thread(self._source.load))
+            self._check_before_start(self._make(checked))
         if self._engine.info is None or self._source.loaded is None:
             await guard.wait(self.start())
+        return self._make(checked)
+
+    def _make(self, checked: CheckedCall) -> Call:
         return checked.make(
             self._source.load(),
             self.model_info,
@@ -278,6 +294,14 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
             cache_salt=self._cache_salt,
             known=known_tokens,
         )
+
+    def _check_before_start(self, call: Call) -> None:
+        """As the engine will, once it is up."""
+        adapters = adapter_names(self._engine_args.get("lora_paths"))
+        if self._lora is not None and not adapters and not self._engine_args.get("enable_lora"):
+            raise UnknownAdapterError(self._lora)
+        with contextlib.suppress(UnsupportedFeatureError):  # the model does not say how much it reads
+            check_length(call.request, self._context_length())
 
     async def _deltas(
         self, request: GenerateRequest, guard: CancelGuard, account: Account

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import hooks
-from .runtime import FlashGroupChatRuntime
+from .runtime import FlashGroupChatRuntime, check_runtime
 from .shapes import check_shapes
 
 _current: FlashGroupChatRuntime | None = None
@@ -30,8 +30,10 @@ def install(runtime: FlashGroupChatRuntime | None = None, *, mend: bool = False)
 
     Raises:
         AutoGenShapeError: the installed AutoGen is not one that we know how to hook.
+        TypeError: a runtime that is none; nothing has changed then.
     """
     global _current
+    check_runtime(runtime)
     check_shapes()
     if runtime is None:
         runtime = _current or default_runtime()

@@ -52,6 +52,10 @@ class FlashGroupChatRuntime:
         policy: what it may do.
         on_event: called with every event, in the event loop; what it raises is logged.
 
+    Raises:
+        AutoGenShapeError: the installed AutoGen is not one that we know how to hook.
+        TypeError: a policy that is none.
+
     Attributes:
         policy: as given.
         events: the latest events, oldest first.
@@ -71,6 +75,8 @@ class FlashGroupChatRuntime:
         self, policy: GroupChatPolicy | None = None, *, on_event: Callable[[Event], None] | None = None
     ) -> None:
         check_shapes()
+        if policy is not None and not isinstance(policy, GroupChatPolicy):
+            raise TypeError(f"policy should be a GroupChatPolicy, not {policy!r:.100}")
         self.policy = policy or GroupChatPolicy()
         self.events: deque[Event] = deque(maxlen=self.policy.keep)
         self.turns: deque[Turn] = deque(maxlen=self.policy.keep)
@@ -401,4 +407,19 @@ class FlashGroupChatRuntime:
         )
 
 
-__all__ = ["FlashGroupChatRuntime"]
+def check_runtime(given: Any) -> None:
+    """Refuse what is given in a runtime's place and is none, before it is kept anywhere.
+
+    Raises TypeError.
+    """
+    if given is None or isinstance(given, FlashGroupChatRuntime):
+        return
+    hint = ""
+    if isinstance(given, GroupChatPolicy):
+        hint = ": give FlashGroupChatRuntime(policy)"
+    elif isinstance(given, bool):
+        hint = ": did you mean install(mend=True)?"
+    raise TypeError(f"this should be a FlashGroupChatRuntime, not {given!r:.100}{hint}")
+
+
+__all__ = ["FlashGroupChatRuntime", "check_runtime"]

@@ -15,6 +15,7 @@ from autogen_core import CancellationToken
 from pydantic import BaseModel
 
 from ..groupchat import FlashGroupChatRuntime
+from ..groupchat.runtime import check_runtime
 from ._container import FlashContainer
 from ._fixes import TeamFixes
 from ._manager import FlashManager
@@ -64,6 +65,7 @@ class FlashTeam(BaseGroupChat):
 
     def _prepare_flash(self, fixes: TeamFixes, chat_runtime: FlashGroupChatRuntime | None = None) -> None:
         """All that a team has beyond AutoGen's own; `mend` calls it for one that exists already."""
+        check_runtime(chat_runtime)
         self.fixes = fixes
         self._chat_runtime = chat_runtime
         self._overlap = False

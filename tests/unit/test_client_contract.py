@@ -1,6 +1,6 @@
 """AutoGen's ChatCompletionClient contract, point by point, on both kinds of engine.
 
-The table in docs/client.md says which test stands for which point.
+The table in docs/client-tests.md says which test stands for which point.
 """
 
 from __future__ import annotations

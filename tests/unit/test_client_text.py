@@ -97,6 +97,16 @@ async def test_usage_of_a_request_that_was_left_counts_what_was_spent() -> None:
     assert client.total_usage() == RequestUsage(len(engine.requests[0].input_ids), 1)
 
 
+async def test_usage_of_a_request_that_was_refused_is_nothing() -> None:
+    client, engine = scripted()
+    engine.context_length = 64
+    with pytest.raises(ContextLengthError):
+        await client.create([user("hello " * 99)])
+    with pytest.raises(ContextLengthError):
+        await collect(client, [user("hello " * 99)])
+    assert client.total_usage() == RequestUsage(0, 0)
+
+
 def test_usage_is_autogens() -> None:
     ours = FlashRequestUsage(3, 2, cached_tokens=1)
     assert ours == RequestUsage(3, 2) and RequestUsage(3, 2) == ours

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import uuid
 from collections import deque
@@ -28,7 +29,7 @@ def check_target(path: str | Path, *, several: bool = False) -> None:
         path: where to.
         several: two traces are to be compared.
 
-    Raises as `Trace.save`.
+    Raises as `Trace.save`; FileNotFoundError, which is an OSError, for a folder that is not there.
     """
     kind = Path(path).suffix.lower()
     if kind in (".jsonl", ".json"):
@@ -40,6 +41,9 @@ def check_target(path: str | Path, *, several: bool = False) -> None:
             raise ImportError(_extras.missing_message(missing, "trace"), name=package)
     else:
         raise ValueError(f"{Path(path).name}: a trace is saved as .html, .jsonl, .json, .svg, .pdf or .png")
+    folder = Path(path).resolve().parent
+    if not folder.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder to save a trace in", str(folder))
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -11,7 +11,7 @@ from autogen_agentchat.teams import BaseGroupChat, RoundRobinGroupChat
 from autogen_agentchat.teams._group_chat._selector_group_chat import SelectorGroupChatManager
 
 import flashagents_autogen
-from flashagents_autogen import FlashGroupChatRuntime, GroupChatPolicy
+from flashagents_autogen import FlashGroupChatRuntime, FlashRoundRobinGroupChat, GroupChatPolicy
 from flashagents_autogen.groupchat import AutoGenShapeError, default_runtime
 from flashagents_autogen.groupchat.shapes import SHAPES, Shape, check_shape, check_shapes
 from helpers.overlap import EAGER, assistant, chunks, client_on, overlapping
@@ -111,3 +111,24 @@ def test_a_release_that_has_lost_something_is_refused_by_name(monkeypatch: pytes
     monkeypatch.delattr(SelectorGroupChatManager, "construct_message_history")
     with pytest.raises(AutoGenShapeError, match=r"construct_message_history is missing in .* 0\.7"):
         check_shapes.__wrapped__()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "hint"),
+    [
+        (GroupChatPolicy(candidates=1), r"give FlashGroupChatRuntime\(policy\)"),
+        (True, r"install\(mend=True\)"),
+        ("runtime", "not 'runtime'"),
+    ],
+)
+def test_what_is_no_runtime_changes_nothing(installed: FlashGroupChatRuntime, wrong: Any, hint: str) -> None:
+    with pytest.raises(TypeError, match=hint):
+        flashagents_autogen.install(wrong)
+    assert flashagents_autogen.current_runtime() is installed
+    with pytest.raises(TypeError, match="should be a FlashGroupChatRuntime"):
+        FlashRoundRobinGroupChat([assistant("a", client_on())], chat_runtime=wrong)
+
+
+def test_what_is_no_policy() -> None:
+    with pytest.raises(TypeError, match="should be a GroupChatPolicy, not 'eager'"):
+        FlashGroupChatRuntime("eager")  # type: ignore[arg-type]
