@@ -45,6 +45,11 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    """All that is public, also what is imported at its first use."""
+    return sorted({*__all__, "groupchat", "teams", *(name for name in globals() if name.startswith("__"))})
+
+
 __all__ = [
     "CreateArgs",
     "FlashAgentsChatCompletionClient",

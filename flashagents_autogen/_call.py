@@ -16,6 +16,7 @@ from flashagents_runtime.chat import ChatMessage, ChatTokenizer, ToolDefinition
 from flashagents_runtime.chat_tools import TOOL_PARSER
 from flashagents_runtime.schema_check import check_schema
 
+from ._constructor import check_json_output
 from ._messages import check_messages, to_chat, to_tools
 from ._model import LoadedModel
 from ._sampling import CreateArgs, parse_create_args, to_sampling
@@ -121,9 +122,10 @@ def check_call(
     Raises:
         ValueError: an unknown or invalid argument, tool or choice; no messages.
         SchemaError: a schema that is to be enforced cannot be (also a ValueError).
-        TypeError: messages that are none of AutoGen's.
+        TypeError: messages, or a `json_output`, that are none of AutoGen's.
     """
     check_messages(messages)
+    check_json_output(json_output)
     args = parse_create_args(extra_create_args, base)
     offered = to_tools(tools)
     callable_tools, call_required = chosen_tools(offered, tool_choice, args.tool_choice)

@@ -42,6 +42,7 @@ from ._account import Account
 from ._call import Call, CheckedCall, ToolChoice, check_call
 from ._cancellation import CancelGuard
 from ._config import FlashAgentsClientConfig, without_secrets
+from ._constructor import check_kinds, check_progress
 from ._events import log_call, log_stream_end, log_stream_start
 from ._messages import to_chat, to_tools
 from ._model import ModelSource
@@ -64,8 +65,9 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         engine_args: SGLang's `ServerArgs` by name, for the engine that the client starts; `lora_sharing`
             and `lora_groups` besides, for role agents that share one cache (docs/lora-sharing.md).
         engine_url: a running SGLang server instead, such as "http://127.0.0.1:30000"; `model` then names
-            the tokenizer where the server's model path is not to be had here.
-        api_key: that server's key.
+            the tokenizer where the server's model path is not to be had here. The "/v1" of OpenAI's
+            clients at its end is left off.
+        api_key: that server's key; refused without `engine_url`.
         tls_ca_file: PEM file of the authority, or of the self-signed certificate, of an https server.
         model_info: overrides what is inferred from the model's configuration and chat template.
         tokenizer: overrides the model's own tokenizer and chat template.
@@ -76,7 +78,7 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
 
     Raises:
         ValueError: an unknown or invalid argument.
-        TypeError: an engine argument that is no plain JSON value.
+        TypeError: an argument of another kind; an engine argument that is no plain JSON value.
 
     Example:
         >>> client = FlashAgentsChatCompletionClient(temperature=0, max_tokens=200)
@@ -102,6 +104,18 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
         cache_salt: str | None = None,
         **create_args: Any,
     ) -> None:
+        check_kinds(
+            model=model,
+            engine=engine,
+            engine_args=engine_args,
+            engine_url=engine_url,
+            api_key=api_key,
+            tls_ca_file=tls_ca_file,
+            model_info=model_info,
+            tokenizer=tokenizer,
+            lora=lora,
+            cache_salt=cache_salt,
+        )
         self._create_args = parse_create_args(create_args)
         if model_info is not None:
             validate_model_info(model_info)
@@ -114,6 +128,11 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
             )
         if tls_ca_file is not None and engine_url is None:
             raise ValueError("tls_ca_file is for a server: give its engine_url")
+        if api_key is not None and engine_url is None:
+            raise ValueError(
+                "api_key is the key of a server: give its engine_url, or leave the key out; an engine of the "
+                "client's own listens on no port and asks for none"
+            )
         self._model = None if model is None else str(model)
         self._engine_args = dict(engine_args or {})
         self._given_engine = engine is not None
@@ -154,7 +173,9 @@ class FlashAgentsChatCompletionClient(ChatCompletionClient, Component[FlashAgent
             ModelError: the model cannot be had.
             EngineStartError: the engine did not come up; a later call tries again.
             EngineClosedError: the client was closed.
+            TypeError: `progress` is no function.
         """
+        check_progress(progress)
         self._check_open()
         if (
             self._starts_engine and self._source.loaded is None

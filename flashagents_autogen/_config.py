@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from autogen_core.models import ModelInfo
-from pydantic import ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from flashagents_runtime.redact import MASK, without_secrets
 
+from ._elsewhere import instead_of
 from ._sampling import CreateArgs
 
 
@@ -37,6 +38,14 @@ class FlashAgentsClientConfig(CreateArgs):
     model_info: ModelInfo | None = None
     lora: str | None = None
     cache_salt: SecretStr | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_another_client(cls, values: Any) -> Any:
+        for name in values if isinstance(values, dict) else ():
+            if name not in cls.model_fields and isinstance(name, str) and (advice := instead_of(name)):
+                raise ValueError(f"unknown argument {name!r}: {advice}")
+        return values
 
     @field_validator("cache_salt", "api_key")
     @classmethod

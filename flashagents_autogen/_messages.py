@@ -20,17 +20,40 @@ from autogen_core.tools import Tool, ToolSchema
 
 from flashagents_runtime import UnsupportedFeatureError
 from flashagents_runtime.chat import ChatMessage, ImagePart, ToolCall, ToolDefinition
+from flashagents_runtime.chat_normalise import LATE_SYSTEM
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def check_name(name: str, what: str) -> str:
-    """The name itself; ValueError where it is not one of AutoGen's."""
+    """The name itself of a function; ValueError where it is not one of AutoGen's."""
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"invalid {what}: {name!r}. Only letters, digits, '_' and '-' are allowed, 1 to 64 characters"
+            f"invalid {what}: {name!r}. Only the letters a to z and A to Z, digits, '_' and '-' are allowed, "
+            "1 to 64 characters"
         )
     return name
+
+
+_MARKUP = frozenset("<>[]")  # what special tokens are written with, in every chat template
+_SYSTEM = LATE_SYSTEM.strip().rstrip(":").casefold()
+
+
+def check_source(name: str) -> str:
+    """The name of a speaker itself; ValueError where it could be taken for a part of the chat template.
+
+    AutoGen's rule for sources (ASCII letters, digits, '_', '-', 64 at most) is that of OpenAI's API; agents'
+    names are Python identifiers, in any script, and a prompt of our own takes them as they are.
+    """
+    if not name or not name.isprintable() or name != name.strip():
+        why = "it has to be a text in one line, without control characters and without spaces around it"
+    elif _MARKUP & set(name):
+        why = f"{' '.join(sorted(_MARKUP))} are not allowed: special tokens are written with them"
+    elif _SYSTEM in name.casefold():
+        why = "it would look like an instruction of the system"
+    else:
+        return name
+    raise ValueError(f"invalid source name: {name!r:.200}; {why}")
 
 
 _MESSAGES = (SystemMessage, UserMessage, AssistantMessage, FunctionExecutionResultMessage)
@@ -56,14 +79,15 @@ def to_chat(messages: Sequence[LLMMessage], model_info: ModelInfo) -> list[ChatM
     """The conversation in the runtime's form.
 
     Raises:
-        ValueError: a source outside AutoGen's rule; system messages apart from each other where
+        ValueError: a source or text that no prompt can hold; system messages apart from each other where
             `model_info` says `multiple_system_messages: False`.
         UnsupportedFeatureError: an image for a model without vision (also a ValueError).
     """
     if model_info.get("multiple_system_messages") is False:
         _check_system_messages(messages)
     out: list[ChatMessage] = []
-    for message in messages:
+    known = 0
+    for i, message in enumerate(messages, 1):
         if isinstance(message, SystemMessage):
             out.append(ChatMessage(role="system", content=message.content))
         elif isinstance(message, UserMessage):
@@ -74,7 +98,27 @@ def to_chat(messages: Sequence[LLMMessage], model_info: ModelInfo) -> list[ChatM
             out += _results(message)
         else:
             assert_never(message)
+        for made in out[known:]:
+            _check_text(made, f"message {i} of {len(messages)} (of {made.source or made.role!r})")
+        known = len(out)
     return out
+
+
+def _check_text(message: ChatMessage, what: str) -> None:
+    calls = [text for call in message.tool_calls for text in (call.id, call.arguments)]
+    for text in (message.text, message.thought, message.tool_call_id, message.source, *calls):
+        check_unicode(text or "", what)
+
+
+def check_unicode(text: str, what: str) -> None:
+    """ValueError where a text cannot be written as UTF-8: no tokenizer and no engine takes it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as e:
+        raise ValueError(
+            f"{what} holds half a surrogate pair ({text[e.start]!a}, at {e.start}), which is no text; "
+            "text.encode(errors='replace').decode() frees it of those"
+        ) from None
 
 
 def _check_system_messages(messages: Sequence[LLMMessage]) -> None:
@@ -87,7 +131,7 @@ def _check_system_messages(messages: Sequence[LLMMessage]) -> None:
 
 
 def _user(message: UserMessage, model_info: ModelInfo) -> ChatMessage:
-    source = check_name(message.source, "source name")
+    source = check_source(message.source)
     if isinstance(message.content, str):
         return ChatMessage(role="user", content=message.content, source=source)
     parts: list[str | ImagePart] = []
@@ -127,7 +171,7 @@ def split_thought(joined: str | None) -> tuple[str | None, str]:
 
 
 def _assistant(message: AssistantMessage) -> ChatMessage:
-    source = check_name(message.source, "source name")
+    source = check_source(message.source)
     if isinstance(message.content, str):
         return ChatMessage(role="assistant", content=message.content, source=source, thought=message.thought)
     calls = [
@@ -167,13 +211,16 @@ def to_tools(tools: Sequence[Tool | ToolSchema]) -> list[ToolDefinition]:
             )
         parameters = dict(given)
         try:
-            json.dumps(parameters)
+            text = json.dumps(parameters, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError) as e:
             raise ValueError(f"the parameters of tool {schema['name']!r:.80} are no JSON: {e}") from None
+        description = schema.get("description") or ""
+        for part in (text, description):
+            check_unicode(str(part), f"tool {schema['name']!r:.80}")
         out.append(
             ToolDefinition(
                 name=check_name(schema["name"], "tool name"),
-                description=schema.get("description") or "",
+                description=description,
                 parameters=parameters,
                 strict=bool(schema.get("strict")),
             )
@@ -184,4 +231,13 @@ def to_tools(tools: Sequence[Tool | ToolSchema]) -> list[ToolDefinition]:
     return out
 
 
-__all__ = ["check_messages", "check_name", "join_thought", "split_thought", "to_chat", "to_tools"]
+__all__ = [
+    "check_messages",
+    "check_name",
+    "check_source",
+    "check_unicode",
+    "join_thought",
+    "split_thought",
+    "to_chat",
+    "to_tools",
+]

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from flashagents_runtime import SamplingParams
 
+from ._elsewhere import instead_of
+from ._structured import check_forms
+
 # What the engine keeps in 32 and in 64 bits: a larger number would end its scheduler, not the request.
 _MOST_32, _MOST_64 = 2**31 - 1, 2**63 - 1
+_DIGITS = re.compile(r"[0-9]{1,10}")
+
+
+def _token_key(value: Any) -> Any:
+    """SGLang's keys are the digits of a token id; OpenAI's users write the id itself."""
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(text, str) or not _DIGITS.fullmatch(text) or int(text) > _MOST_32:
+        raise ValueError("its keys are ids of tokens, such as 42 or '42'")
+    return text
+
+
 _Int64 = Annotated[int, Field(ge=-_MOST_64 - 1, le=_MOST_64)]
 _TokenId = Annotated[int, Field(ge=0, le=_MOST_32)]
+_TokenKey = Annotated[str, BeforeValidator(_token_key)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -35,7 +51,7 @@ class CreateArgs(BaseModel):
         stop_token_ids: tokens at which the answer ends.
         seed: makes sampling repeatable, on engines with deterministic inference.
         presence_penalty, frequency_penalty, repetition_penalty: against repeating.
-        logit_bias: added to the logit of a token id before sampling.
+        logit_bias: added to the logit of a token id before sampling; ids as numbers or as their digits.
         logprobs: return the log-probability of each token.
         top_logprobs: with `logprobs`, how many alternatives a token, 0 to 20.
         n: 1; several answers to one call have no place in AutoGen's result.
@@ -64,7 +80,7 @@ class CreateArgs(BaseModel):
     presence_penalty: float | None = Field(None, ge=-2.0, le=2.0)
     frequency_penalty: float | None = Field(None, ge=-2.0, le=2.0)
     repetition_penalty: float | None = Field(None, gt=0.0, le=2.0)
-    logit_bias: dict[str, _Finite] | None = None
+    logit_bias: dict[_TokenKey, _Finite] | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
     n: Literal[1] | None = None
@@ -117,6 +133,14 @@ _RENAMED = {
 _SAMPLING = frozenset(SamplingParams.__struct_fields__)
 
 
+def _unknown(name: str) -> str:
+    if (advice := instead_of(name)) is not None:
+        return f"unknown argument {name!r}: {advice}"
+    near = difflib.get_close_matches(name, CreateArgs.model_fields, 1)
+    rest = f" (did you mean {near[0]!r}?)" if near else f"; known are: {', '.join(CreateArgs.model_fields)}"
+    return f"unknown create argument {name!r}{rest}"
+
+
 def parse_create_args(args: Mapping[str, Any], base: CreateArgs | None = None) -> CreateArgs:
     """Check arguments and lay them over `base`.
 
@@ -125,10 +149,7 @@ def parse_create_args(args: Mapping[str, Any], base: CreateArgs | None = None) -
     """
     unknown = sorted(set(args) - set(CreateArgs.model_fields))
     if unknown:
-        known = ", ".join(CreateArgs.model_fields)
-        near = difflib.get_close_matches(unknown[0], CreateArgs.model_fields, 1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"unknown create argument {', '.join(map(repr, unknown))}{hint}; known are: {known}")
+        raise ValueError("; ".join(map(_unknown, unknown)))
     if args.get("n") not in (None, 1):
         raise ValueError(f"n={args['n']}: a call gives one answer; call several times for several answers")
     given = {**(base.model_dump(exclude_none=True) if base is not None else {}), **args}
@@ -141,6 +162,7 @@ def parse_create_args(args: Mapping[str, Any], base: CreateArgs | None = None) -
         raise ValueError(f"invalid create argument: {problems}") from None
     if out.top_logprobs and not out.logprobs:
         raise ValueError("top_logprobs needs logprobs=True")
+    check_forms(out.tool_choice, out.answer_format)
     return out
 
 

@@ -70,6 +70,14 @@ def complete_schema(schema: Any) -> Any:
     return out
 
 
+def check_forms(
+    tool_choice: str | Mapping[str, Any] | None, response_format: Mapping[str, Any] | None
+) -> None:
+    """ValueError where one of OpenAI's two arguments is of an unknown form, whatever a call adds to it."""
+    _choice("auto", tool_choice)
+    json_schema(None, response_format)
+
+
 def chosen_tools(
     tools: Sequence[ToolDefinition],
     tool_choice: Tool | Literal["auto", "required", "none"],
@@ -112,4 +120,4 @@ def _choice(tool_choice: Any, extra: str | Mapping[str, Any] | None) -> tuple[st
     return str(value), None
 
 
-__all__ = ["chosen_tools", "complete_schema", "json_schema"]
+__all__ = ["check_forms", "chosen_tools", "complete_schema", "json_schema"]

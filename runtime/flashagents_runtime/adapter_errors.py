@@ -10,6 +10,7 @@ import ast
 import re
 
 from .errors import RequestRejectedError, UnknownAdapterError
+from .grammar_errors import bad_grammar
 
 # In a server's answer, which is JSON, the line break is written as two characters.
 _UNKNOWN = re.compile(
@@ -35,7 +36,7 @@ def unknown_adapter(message: str) -> UnknownAdapterError | None:
 
 def rejection(message: str) -> RequestRejectedError:
     """The error for a request that was refused with this message."""
-    return unknown_adapter(message) or RequestRejectedError(message)
+    return unknown_adapter(message) or bad_grammar(message) or RequestRejectedError(message)
 
 
 __all__ = ["rejection", "unknown_adapter"]

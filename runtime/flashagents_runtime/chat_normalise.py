@@ -38,7 +38,7 @@ from .chat import ChatMessage, ImagePart, ToolDefinition
 from .chat_probe import TemplateCapabilities
 
 SAID = "{source} said:\n"
-LATE_SYSTEM = "System instruction:\n"  # a source name cannot hold a space, so no agent can forge it
+LATE_SYSTEM = "System instruction:\n"  # the client lets no source name hold these words
 CONTINUE = "Continue."
 EMPTY = "(empty)"
 JOIN = "\n\n"

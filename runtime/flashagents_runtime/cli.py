@@ -61,7 +61,7 @@ def doctor(
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
     elif quiet:
-        for line in report.advice() if not report.ok else []:
+        for line in report.problems():
             typer.echo(line)
     else:
         table = Table(box=None, show_header=False)
@@ -117,11 +117,13 @@ def serve(
     ] = False,
 ) -> None:
     """Serve a model over HTTP, with our plug-in, for clients with `engine_url=`; loopback by default."""
+    from .engine_args import check_flags
     from .model_store import resolve_model
     from .progress import show_progress
     from .serve import serve as run
     from .serve_limits import Limits
 
+    check_flags(context.args, [flag for option in context.command.params for flag in option.opts])
     limits = Limits(
         body_bytes=max_body_mib << 20,
         requests_per_key=max_requests_per_key,

@@ -53,6 +53,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool
     checks: list[Check]
 
+    def problems(self) -> list[str]:
+        """What is wrong, and what to do about it, a line each."""
+        wrong = [check for check in self.checks if check.status == "problem"]
+        return [": ".join(filter(None, (check.name, check.found, check.advice))) for check in wrong]
+
     def advice(self) -> list[str]:
         """What to do, problems first."""
         by_weight = sorted(self.checks, key=lambda check: check.status != "problem")
@@ -271,10 +276,14 @@ def check_writable(name: str, folder: Path, advice: str) -> Check:
     except OSError as error:
         return Check(name=name, status="problem", found=f"{folder}: {error.strerror}", advice=advice)
     free = shutil.disk_usage(existing).free
-    found = f"{folder}, {free / 2**30:.1f} GiB free"
+    found = f"{folder}, {_size(free)} free"
     if free < DEFAULT_MODEL.space:
         return Check(name=name, status="problem", found=found, advice=f"make room there, or {advice}")
     return Check(name=name, status="ok", found=found)
+
+
+def _size(n: int) -> str:
+    return f"{n / 2**30:.1f} GiB" if n >= 2**30 else f"{n / 2**20:.0f} MiB"
 
 
 def _check_model() -> Check:

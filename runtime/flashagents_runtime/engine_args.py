@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,14 @@ OURS = frozenset({"lora_groups", "lora_sharing"})
 """Arguments of this project's own, which the host process takes out (`lora_sharing.arguments`)."""
 
 FILE = Path(__file__).with_name("engine_args.txt")
+FLAGS_FILE = Path(__file__).with_name("engine_flags.txt")
+"""What SGLang's command line takes beyond a flag for each field: other names, old names."""
+
 _TYPES: dict[str, tuple[type, ...]] = {"bool": (bool,), "float": (float, int), "int": (int,), "str": (str,)}
 # As SGLang writes them: `A[Optional[int], ...]`. Other types are left to SGLang.
 _SIMPLE = re.compile(r"A\[(?:Optional\[)?(bool|float|int|str)[\],]")
+
+_FLAG = re.compile(r"--|-[a-zA-Z]")  # anything else is a value: "-1", "1", "{...}"
 
 
 @cache
@@ -58,6 +63,30 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
             raise TypeError(f"engine argument {name!r} takes a value of type {kind}, not {value!r:.80}")
 
 
+def check_flags(argv: Sequence[str], ours: Sequence[str] = ()) -> None:
+    """Refuse a command line that SGLang's launcher cannot take: it would answer with hundreds of lines.
+
+    Args:
+        argv: the arguments; a flag may be shortened as long as it is the beginning of one.
+        ours: flags that are taken out before, to be named where one of them was misspelt.
+
+    Raises:
+        UnsupportedFeatureError: a flag that is none of SGLang's, or a word before any (also a ValueError).
+    """
+    if argv and not argv[0].startswith("-"):
+        raise UnsupportedFeatureError(f"{argv[0]!r:.80} belongs to no flag; give a model as --model")
+    names = [*known(), *OURS, *FLAGS_FILE.read_text().split()]
+    flags = {"--" + name.replace("_", "-") for name in names}
+    flags |= {flag.replace("--", "--no-", 1) for flag in flags} | {"--help"}
+    for arg in argv:
+        flag = arg.partition("=")[0]
+        if not _FLAG.match(arg) or arg == "-h" or (len(flag) > 2 and any(f.startswith(flag) for f in flags)):
+            continue
+        near = difflib.get_close_matches(flag, [*ours, *sorted(flags)], 1)
+        hint = f"; did you mean {near[0]}?" if near else "; `flashagents serve --help` names ours"
+        raise UnsupportedFeatureError(f"SGLang {SGLANG_VERSION}'s launcher has no argument {flag!r}{hint}")
+
+
 def installed_lines() -> list[str]:
     """What `FILE` should hold for the installed SGLang, sorted; imports it."""
     server_args_class = symbol("sglang.srt.entrypoints.engine.Engine").server_args_class
@@ -74,4 +103,4 @@ if __name__ == "__main__":
     cpu_shims.install()
     FILE.write_text("\n".join(installed_lines()) + "\n")
 
-__all__ = ["OURS", "check_arguments", "installed_lines", "known"]
+__all__ = ["OURS", "check_arguments", "check_flags", "installed_lines", "known"]

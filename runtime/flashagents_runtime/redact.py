@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ _ENDINGS = (
     "secret",
     "credentials",
 )
-_SHORTEST = 4  # characters; masking a shorter value would eat ordinary text and guard nothing
+_SHORTEST = 4  # characters; a shorter value is masked where it stands alone: it would eat ordinary text
 
 
 def is_secret(name: str) -> bool:
@@ -42,10 +43,23 @@ def secret_values(args: Mapping[str, Any]) -> list[str]:
 
 
 def masked(text: str, secrets: list[str]) -> str:
-    """The text with every secret in it replaced by asterisks."""
+    """The text with every secret in it replaced by asterisks.
+
+    A secret of less than 4 characters is replaced where it is a value of its own: in quotes, behind "=" or
+    ": ", or the whole text. Inside of words it tells nobody that it is one.
+    """
     for secret in secrets:
-        text = text.replace(secret, MASK)
+        if len(secret) >= _SHORTEST:
+            text = text.replace(secret, MASK)
+        elif secret:
+            text = re.sub(_ALONE.replace("SECRET", re.escape(secret)), MASK, text, flags=re.MULTILINE)
     return text
+
+
+_ALONE = (
+    r"(?<=')SECRET(?=')|(?<=\")SECRET(?=\")|(?:(?<==)|(?<=Bearer ))SECRET(?=[\s,;)}\]]|$)"
+    r"|(?:(?<=: )|^)SECRET(?=[,;)}\]]|\s*$)"
+)
 
 
 def _object(value: Any) -> dict[str, Any] | None:
@@ -75,7 +89,7 @@ def _secrets(args: Mapping[str, Any]) -> Iterator[str]:
     for name, value in args.items():
         inner = _object(value)
         if is_secret(name):
-            if value is not None and len(str(value)) >= _SHORTEST:
+            if value is not None and str(value):
                 yield str(value)
         elif inner is not None:
             yield from _secrets(inner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from flashagents_runtime import engine_args, plugin, sglang_seams
 from flashagents_runtime.host.build import default_args
-from flashagents_runtime.sglang_seams import SEAMS, Seam, SeamError
+from flashagents_runtime.sglang_seams import SEAMS, Seam, SeamError, symbol
 
 DOCS = Path(__file__).parents[2] / "docs" / "sglang-hooks.md"
 
@@ -38,6 +39,13 @@ def test_seam_fits(seam: Seam) -> None:
 def test_the_names_of_engine_arguments_are_those_of_the_installed_release() -> None:
     assert engine_args.FILE.read_text().splitlines() == engine_args.installed_lines()
     assert {*default_args(True), *default_args(False)} <= engine_args.known().keys()
+
+
+def test_every_flag_of_the_installed_launcher_is_let_through() -> None:
+    parser = argparse.ArgumentParser()
+    symbol("sglang.srt.entrypoints.engine.Engine").server_args_class.add_cli_args(parser)
+    for action in parser._actions:
+        engine_args.check_flags(action.option_strings)
 
 
 def test_misfits_are_named() -> None:

@@ -71,6 +71,7 @@ class StubHost:
             sys.exit(3)
         if self.mode == "die-of-an-exception":
             log("Ignore import error when loading x: No module named 'y'")
+            log("[2026-01-01 00:00:00] Applied 1 hook(s) to sglang.x.Y.z (from: flashagents_runtime.plugin)")
             log("Traceback (most recent call last):")
             log("ValueError: the pool is too small")
             os.kill(os.getpid(), signal.SIGKILL)

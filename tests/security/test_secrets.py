@@ -52,6 +52,19 @@ def test_names_of_no_secrets(name: str) -> None:
     assert not is_secret(name)
 
 
+def test_a_short_secret_is_masked_where_it_is_a_value_and_not_inside_of_words() -> None:
+    secrets = secret_values({"api_key": "s", "password": "42", "hf_token": ""})
+    assert secrets == ["42", "s"]
+    for text in ("a server's answers", "is 42 s late? 420", "max_tokens=428", "http://localhost:42"):
+        assert masked(text, secrets) == text
+    for text in ("{}", "api_key='{}', x", 'x="{}"', '{{"api_key": "{}"}}', "api_key={}", "ValueError: {}"):
+        for secret in secrets:
+            assert masked(text.format(secret), secrets) == text.format("**********")
+    assert masked("a\ns\nb, Authorization: Bearer s", secrets) == (
+        "a\n**********\nb, Authorization: Bearer **********"
+    )
+
+
 def test_secrets_inside_of_values_are_found() -> None:
     args = {
         "api_key": SECRET,

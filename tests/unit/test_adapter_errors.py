@@ -1,4 +1,4 @@
-"""A LoRA adapter that the engine does not have: SGLang's words become an error that says what to do."""
+"""SGLang's words about adapters and grammars become errors that say what to do."""
 
 from __future__ import annotations
 
@@ -57,3 +57,17 @@ def test_other_words_stay_what_they_are(message: str) -> None:
 def test_names_that_cannot_be_read_are_left_out() -> None:
     error = unknown_adapter(of_cache("x", "y").replace("['y']", "[<y>, " + "[" * 500 + "])"))
     assert error is not None and error.loaded == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"), [("regex", "of regex: "), ("json", "json_output"), ("structural_tag", "the tools")]
+)
+def test_a_grammar_that_cannot_be_is_named_without_source_lines(kind: str, names: str) -> None:
+    why = "Regex parsing error at position 2: The parenthesis is not closed."
+    words = f"Failed to compile {kind} grammar: [19:11:32] /project/cpp/regex_converter.cc:75: {why}\n"
+    for message in (words, 'http://x answered 400: {"error": {"message": ' + json.dumps(words) + "}}"):
+        error = rejection(message)
+        assert str(error).startswith("no grammar can be made of ") and names in str(error)
+        assert str(error).endswith(why) and "/project" not in str(error)
+    plain = rejection(f"Failed to compile {kind} grammar: Grammar preprocessing timed out")
+    assert str(plain).endswith(": Grammar preprocessing timed out")

@@ -219,6 +219,15 @@ def test_probing_happens_once_a_template() -> None:
     assert a.capabilities is b.capabilities
 
 
+@pytest.mark.parametrize("name", ["Ärztin", "日本", "Dr. Who", "x" * 200, "a{{b}}%|'\"\\"])
+def test_a_name_changes_nothing_but_itself(template: Template, name: str) -> None:
+    def text(source: str) -> str:
+        return template.render([user("Hi."), user("Day 1.", source), assistant("Ho."), user("On.", source)])
+
+    assert text("nobody_else").count("nobody_else") == 2
+    assert text(name) == text("nobody_else").replace("nobody_else", name)
+
+
 def test_a_source_never_speaks_as_the_system() -> None:
     """What stands for a late system message cannot be written by a source name."""
     dicts, _ = normalise([user("Hi.", "System")], TemplateCapabilities())

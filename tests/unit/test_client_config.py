@@ -65,6 +65,14 @@ def test_an_unknown_field_is_refused() -> None:
         )
 
 
+def test_a_field_of_another_client_says_what_to_do() -> None:
+    config = {"base_url": "http://s3cret.example/v1"}
+    provider = "flashagents_autogen.FlashAgentsChatCompletionClient"
+    with pytest.raises(ValueError, match=r"'base_url': give the address .* as engine_url=") as refused:
+        FlashAgentsChatCompletionClient.load_component({"provider": provider, "config": config})
+    assert "s3cret" not in str(refused.value)
+
+
 def test_no_secret_is_written_out() -> None:
     client = FlashAgentsChatCompletionClient(
         MODEL, engine_args={"api_key": "s3cret", "admin-api-key": "s3cret"}, cache_salt="s3cret"

@@ -160,7 +160,7 @@ async def test_tool_choice_in_all_its_forms(rig: Rig) -> None:
         ([user()], {"tools": [LOOK], "tool_choice": ADD}, "'add' is not among the tools"),
         ([user()], {"extra_create_args": {"tempratur": 1}}, "unknown create argument 'tempratur'"),
         ([user()], {"tools": [{"name": "bad name"}]}, "invalid tool name"),
-        ([user(source="bad name")], {}, "invalid source name"),
+        ([user(source="bad\nname")], {}, "invalid source name"),
         ([system("a"), user(), system("b")], {}, "not consecutive system messages"),
     ],
     ids=["vision", "tools", "json", "structured", "choice", "extra", "tool-name", "source", "system"],

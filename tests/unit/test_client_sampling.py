@@ -35,6 +35,7 @@ async def sampled(call: dict[str, Any] | None = None, **client_args: Any) -> Sam
             {"presence_penalty": 0.5, "frequency_penalty": -0.5, "repetition_penalty": 1.1},
         ),
         ({"logit_bias": {"42": -100}}, {"logit_bias": {"42": -100.0}}),
+        ({"logit_bias": {42: -100, "7": 1}}, {"logit_bias": {"42": -100.0, "7": 1.0}}),
         ({"ignore_eos": True}, {"ignore_eos": True}),
         ({"regex": "[ab]+"}, {"regex": "[ab]+"}),
         ({"n": 1, "user": "me", "stream_options": {"include_usage": True}, "tool_choice": "auto"}, {}),

@@ -131,6 +131,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check = doctor.check_writable("cache folder", tmp_path, "choose another")
     assert check.status == "problem"
     assert check.advice == "make room there, or choose another"
+    assert check.found.endswith(", 1 MiB free")
 
 
 def test_a_probe_that_crashes_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,6 +142,7 @@ async def test_a_host_that_does_not_come_up(mode: str, words: str) -> None:
     with pytest.raises(EngineStartError, match=words) as error:
         await engine.start()
     assert f"stub host: mode {mode}" in error.value.log_tail
+    assert not [line for line in error.value.log_tail if "Applied 1 hook(s)" in line or "Ignore" in line]
     await engine.close()
 
 

@@ -28,6 +28,12 @@ def test_the_runtime_imports_no_autogen(module: str) -> None:
     assert loaded_by(module, "autogen_core", "autogen_agentchat", "sglang", "torch") == []
 
 
+def test_what_is_imported_late_is_listed_too() -> None:
+    listed = dir(flashagents_autogen)
+    assert {*flashagents_autogen.__all__, "groupchat", "teams", "__doc__", "__file__"} <= {*listed}
+    assert not {"Any", "TYPE_CHECKING"} & {*listed}
+
+
 @pytest.mark.parametrize("package", [flashagents_autogen, flashagents_runtime])
 def test_what_is_exported_exists_and_is_sorted(package: object) -> None:
     exported = package.__all__  # type: ignore[attr-defined]

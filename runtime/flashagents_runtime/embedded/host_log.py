@@ -26,6 +26,8 @@ def stage_of(line: str) -> Progress | None:
 
 # What SGLang says at every start on a machine that lacks something it does not need here.
 _NOISE = ("Ignore import error when loading", "UserWarning: Only ", "UserWarning: Triton is not supported")
+# Of our plug-in's hooks, a line each.
+_HOOK = re.compile(r"Applied \d+ hook\(s\) to ")
 # All arguments, kilobytes in one line; what was given is in the error itself.
 _DUMP = "server_args=ServerArgs("
 _EXCEPTION = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception): .+")
@@ -33,7 +35,10 @@ _EXCEPTION = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception): .+")
 
 def is_noise(line: str) -> bool:
     """Whether a log line tells nothing to who reads why an engine ended."""
-    return _DUMP in line or any(mark in line for mark in _NOISE) or line.lstrip().startswith("warnings.warn(")
+    known = (
+        _DUMP in line or any(mark in line for mark in _NOISE) or line.lstrip().startswith("warnings.warn(")
+    )
+    return known or _HOOK.search(line) is not None
 
 
 def last_exception(lines: Iterable[str]) -> str | None:

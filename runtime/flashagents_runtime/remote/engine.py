@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 
 from .._version import __version__
-from ..adapter_errors import unknown_adapter
+from ..adapter_errors import rejection, unknown_adapter
 from ..errors import (
     EngineClosedError,
     EngineDiedError,
@@ -377,7 +377,7 @@ def _delta(
     try:
         return to_delta(out, request.logprobs, aborted=aborted)
     except Rejected as e:
-        raise (RequestRejectedError if e.rejected else EngineError)(str(e)) from None
+        raise (rejection if e.rejected else EngineError)(str(e)) from None
     except (KeyError, TypeError) as e:
         raise EngineError(f"the server's output is not as SGLang's should be: {e!r}") from e
 

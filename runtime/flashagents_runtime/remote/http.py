@@ -31,6 +31,7 @@ class Server:
 
     Args:
         url: such as "http://127.0.0.1:30000"; without user, password or query, which would be shown.
+            SGLang's own paths are used, so the "/v1" of OpenAI's clients at its end is left off.
         api_key: sent as a bearer token; never shown.
         tls: for servers whose certificate the system does not know.
         connect_timeout: seconds until a connection must stand.
@@ -253,7 +254,7 @@ def _checked_url(url: str) -> str:
     host = parts.hostname or ""
     if parts.scheme not in ("http", "https") or not host or any(c.isspace() for c in url):
         raise ValueError(f"{url!r} is no URL of a server: it starts with http:// or https://")
-    return url.rstrip("/")
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")  # "/v1" is where OpenAI's clients look
 
 
 def _tls_message(url: str, error: aiohttp.ClientSSLError) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from .. import cpu_shims
 from .._extras import find_missing, missing_message
 from .batches import collate, rows
+from .modules import check_modules
 from .pairs import Example
 from .recipe import Recipe
 from .shared_a import copy_and_freeze
@@ -65,6 +66,7 @@ def train_role(
     set_seed(seed)
     with _without_bar():
         backbone = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
+    check_modules(backbone, recipe.targets)
     backbone.config.use_cache = False
     adapted = get_peft_model(
         backbone,

@@ -182,7 +182,14 @@ class Trace:
             decode = msgspec.json.Decoder(AnyEvent).decode
             events = [decode(line) for line in lines[1:]]
         except msgspec.DecodeError as e:
-            raise TraceFileError(f'{path} holds no trace as `Trace.save("x.jsonl")` writes it: {e}') from e
+            other = (
+                " (.json is for https://ui.perfetto.dev; save the trace as .jsonl as well)"
+                if Path(path).suffix == ".json"
+                else ""
+            )
+            raise TraceFileError(
+                f'{path} holds no trace as `Trace.save("x.jsonl")` writes it{other}: {e}'
+            ) from e
         trace = cls(head.name, capacity=max(len(events), 1))
         trace._events.extend(events)
         trace.dropped = head.dropped

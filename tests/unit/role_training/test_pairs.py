@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -14,6 +15,7 @@ from flashagents_runtime import TrainingError, cli
 from flashagents_runtime.chat_tokenizer import ByteChatTokenizer
 from flashagents_runtime.role_training import Pair, Recipe, read_pairs, train_roles
 from flashagents_runtime.role_training.command import pair_files, sharing_note
+from flashagents_runtime.role_training.modules import check_modules
 from flashagents_runtime.role_training.pairs import end_token, examples
 
 END = 300
@@ -101,6 +103,20 @@ def test_the_end_token_is_the_models(tmp_path: Path) -> None:
 def test_a_recipe_that_makes_no_sense_is_refused(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(TrainingError, match=message):
         Recipe(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_target_that_the_model_has_not_lists_those_it_has() -> None:
+    layer, linear = SimpleNamespace(), SimpleNamespace(in_features=4)
+    modules = [
+        ("", layer),
+        ("layers.0", layer),
+        ("layers.0.q_proj", linear),
+        ("layers.0.mlp.up_proj", linear),
+    ]
+    model = SimpleNamespace(named_modules=lambda: iter(modules))
+    check_modules(model, ["q_proj", "mlp.up_proj"])
+    with pytest.raises(TrainingError, match=r"no module foo, v_proj; it has q_proj, up_proj$"):
+        check_modules(model, ["foo", "q_proj", "v_proj"])
 
 
 def test_roles_are_seeded_apart() -> None:

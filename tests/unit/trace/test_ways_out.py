@@ -118,6 +118,13 @@ def test_other_files_are_refused(content: str, tmp_path: Path) -> None:
         Trace.load(path)
 
 
+def test_perfettos_file_is_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text('{"traceEvents": []}')
+    with pytest.raises(TraceFileError, match=r"\.json is for https://ui\.perfetto\.dev; save .* as \.jsonl"):
+        Trace.load(path)
+
+
 def test_other_endings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\.html, \.jsonl"):
         Trace().save(tmp_path / "x.txt")
