@@ -78,6 +78,20 @@ async def test_a_repeated_prompt_is_read_from_the_radix_cache(
     assert second[2].result is not None and second[2].result.usage.cached_tokens == len(prompt) - 1
 
 
+async def test_the_cache_can_be_flushed_as_soon_as_an_answer_has_ended(
+    real_engine: EmbeddedEngine, prompt: list[int]
+) -> None:
+    """SGLang refuses for a step more."""
+    for _ in range(8):
+        await run(real_engine, prompt, max_new_tokens=2)
+        assert await real_engine.flush_cache()
+    endless = GenerateRequest(input_ids=prompt, sampling=SamplingParams(ignore_eos=True))
+    stream = real_engine.generate(endless)
+    await anext(stream)
+    assert not await real_engine.flush_cache()
+    await stream.aclose()
+
+
 async def test_a_prefill_only_request_fills_the_cache_and_says_nothing(
     real_engine: EmbeddedEngine, prompt: list[int]
 ) -> None:

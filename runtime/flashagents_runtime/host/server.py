@@ -21,6 +21,7 @@ from .outputs import Rejected, to_delta, to_sglang_request
 logger = logging.getLogger(__name__)
 
 _ABORT_AGAIN_SECONDS = 0.05
+_FLUSHES, _FLUSH_PAUSE = 25, 0.02  # seconds between two tries
 
 
 class Server(asyncio.Protocol):
@@ -173,7 +174,15 @@ class Server(asyncio.Protocol):
         return int(self._engine._scheduler_init_result.scheduler_infos[0]["max_total_num_tokens"])
 
     async def _flush_cache(self) -> bool:
-        return bool((await self._manager.flush_cache()).success)
+        # SGLang refuses while anything runs, and a request that has ended is in its batch for a step more.
+        for _ in range(_FLUSHES):
+            if (await self._manager.flush_cache()).success:
+                return True
+            state = await self._state()
+            if state["running"] or state["waiting"]:
+                return False
+            await asyncio.sleep(_FLUSH_PAUSE)
+        return False
 
     async def _load_lora(self, **fields: Any) -> str | None:
         """None, or why the adapter was not loaded."""
