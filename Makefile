@@ -61,6 +61,7 @@ fuzz: ## coverage-guided fuzzing of what comes from outside (ARGS="--seconds 600
 
 docs: ## build the documentation site in site/
 	@$(SETUP) docs
+	@echo "Building the site in site/ (a quarter of a minute)"
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict $(ARGS)
 
 COMPILE := $(BIN)/uv --no-progress pip compile --quiet --no-header --python-version 3.11 \
