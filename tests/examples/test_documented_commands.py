@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import typer
 from typer.testing import CliRunner
 
@@ -32,6 +31,7 @@ from helpers.doc_blocks import ROOT, Block, blocks, inline_commands
 from helpers.reader import Call, Reader
 from helpers.sglang_server import FakeSGLang
 from helpers.stand_ins import stand_ins
+from helpers.threads import one_thread  # noqa: F401
 from helpers.tiny_roles import tiny_pairs, tiny_text_model
 from helpers.traces import made_up
 
@@ -109,15 +109,6 @@ BEFORE: dict[str, Callable[[Path], None]] = {
     "benchmarks/pressure/README.md": folders("OUT_DIR"),
     "benchmarks/role_quality/README.md": parts_of_a_model,
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models as small as these are slower on more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -15,21 +15,13 @@ from flashagents_runtime.role_training import Pair, Recipe, TrainedRole, train_r
 from flashagents_runtime.role_training.batches import IGNORED, collate
 from flashagents_runtime.role_training.pairs import Example
 from flashagents_runtime.role_training.shared_a import WEIGHTS, share
+from helpers.threads import one_thread  # noqa: F401
 from helpers.tiny_roles import tiny_pairs, tiny_text_model
 
 pytestmark = pytest.mark.long
 
 ROLES = ("plan", "action", "reflect")
 RECIPE = Recipe(epochs=6, batch_size=4, micro_batch=2, learning_rate=2e-2, rank=4)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """What is so small is slower on more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
