@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import pkgutil
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -43,6 +47,21 @@ def test_a_hook_taken_away_is_noticed(model: Path, monkeypatch: pytest.MonkeyPat
     with SchedulerHarness(model) as s:
         monkeypatch.setattr(PrefillAdder, "add_one_req", PrefillAdder.add_one_req.__wrapped__)
         with pytest.raises(SeamError, match="add_one_req"):
+            plugin.state(s.scheduler.tree_cache)
+
+
+def test_a_module_that_still_calls_the_function_itself_is_noticed(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that was imported before the hook was in place."""
+    name = "alloc_for_extend"
+    with SchedulerHarness(model) as s:
+        target = f"sglang.srt.mem_cache.allocation.{name}"
+        assert target in plugin.state(s.scheduler.tree_cache)["hooks"]
+        early = ModuleType("early")
+        setattr(early, name, inspect.unwrap(pkgutil.resolve_name(target)))
+        monkeypatch.setitem(sys.modules, "early", early)
+        with pytest.raises(SeamError, match=name):
             plugin.state(s.scheduler.tree_cache)
 
 
