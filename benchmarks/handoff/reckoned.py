@@ -18,7 +18,7 @@ import random
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -84,10 +84,15 @@ async def _play(
 
 
 def play(
-    s: SchedulerHarness, chat: HFChatTokenizer, cell: Cell, starts: Starts = "together", seed: int = 1
+    s: SchedulerHarness,
+    chat: HFChatTokenizer,
+    cell: Cell,
+    starts: Starts = "together",
+    seed: int = 1,
+    variants: Sequence[str] = VARIANTS,
 ) -> dict[str, Played]:
-    """All variants of a cell, with the same texts, from a cache that has none of them."""
-    return {v: virtual_time.run(_play(s, chat, cell, starts, v, seed)) for v in VARIANTS}
+    """The variants of a cell, with the same texts, from a cache that has none of them."""
+    return {v: virtual_time.run(_play(s, chat, cell, starts, v, seed)) for v in variants}
 
 
 def figures(variant: str, played: Played) -> dict[str, list[float]]:
@@ -124,19 +129,16 @@ def ratios(played: dict[str, Played]) -> dict[str, float]:
 def harness(folder: Path) -> tuple[SchedulerHarness, HFChatTokenizer]:
     """A scheduler over a tiny model without weights, and its tokenizer."""
     path = write_model(folder, "tiny")
-    # Its checks of every step are for tests of the cache, and take most of the time of a large one.
-    os.environ["SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY"] = "0"
     s = SchedulerHarness(path, load_format="dummy", max_total_tokens=200_000, context_length=32768)
     s.scheduler.tp_worker.model_runner.model.model.end_layer = 0  # what it says is of no matter
-    gc.freeze()  # SGLang collects with each flush, and its own objects stay
     return s, HFChatTokenizer(path)
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--upstream", type=int, nargs="+", default=list(UPSTREAM), help="tokens that A writes")
-    parser.add_argument("--prefix", type=int, nargs="+", default=list(PREFIX[1:]), help="before them, of B's")
+    parser.add_argument("--upstream", type=int, nargs="+", default=list(UPSTREAM), help="tokens of A")
+    parser.add_argument("--prefix", type=int, nargs="+", default=list(PREFIX[1:]), help="of B before them")
     parser.add_argument("--concurrency", type=int, nargs="+", default=list(CONCURRENCY))
     parser.add_argument("--starts", nargs="+", choices=["together", "spread"], default=["together", "spread"])
     parser.add_argument("--share", default="0.05", help="by how much warm-ups may slow A")
@@ -144,9 +146,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "handoff_reckoned.jsonl")
     args = parser.parse_args()
     os.environ["FLASHAGENTS_WARMUP_SHARE"] = args.share
+    os.environ["SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY"] = "0"  # of every step, for tests of caches
     shared = common("sglang", device="reckoned")
     with tempfile.TemporaryDirectory() as folder:
         s, chat = harness(Path(folder))
+        gc.freeze()  # SGLang collects with each flush, and its own objects stay
         with s:
             for upstream in args.upstream:
                 for prefix in args.prefix:
@@ -170,7 +174,8 @@ def show(cell: Cell, starts: Starts, played: dict[str, Played]) -> None:
     means = {v: {m: statistics.mean(x) for m, x in figures(v, p).items()} for v, p in played.items()}
     ms = " ".join(f"{v} {means[v]['handoff_ms']:.0f}" for v in means)
     ours = means["ours"]
-    more = f"cached {ours['cached_tokens']:.0f} chunks {ours['chunks']:.1f} max {ours['upstream_itl_max_ms']:.0f}"
+    more = f"cached {ours['cached_tokens']:.0f} chunks {ours['chunks']:.1f}"
+    more += f" max {ours['upstream_itl_max_ms']:.0f} ms"
     beside = f"passes {ours['passes_beside_decodes']:.0f} in {ours['pass_ms_beside_decodes']:.0f} ms"
     ratio = " ".join(f"{name} {value:.3f}" for name, value in ratios(played).items())
     print(f"{named}: hand-off {ms} ms; {ratio}; {more}; {beside}", flush=True)
