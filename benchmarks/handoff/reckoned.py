@@ -129,7 +129,13 @@ def ratios(played: dict[str, Played]) -> dict[str, float]:
 def harness(folder: Path) -> tuple[SchedulerHarness, HFChatTokenizer]:
     """A scheduler over a tiny model without weights, and its tokenizer."""
     path = write_model(folder, "tiny")
-    s = SchedulerHarness(path, load_format="dummy", max_total_tokens=200_000, context_length=32768)
+    s = SchedulerHarness(
+        path,
+        load_format="dummy",
+        max_total_tokens=200_000,
+        context_length=32768,
+        chunked_prefill_size=8192,  # as on an H200
+    )
     s.scheduler.tp_worker.model_runner.model.model.end_layer = 0  # what it says is of no matter
     return s, HFChatTokenizer(path)
 
