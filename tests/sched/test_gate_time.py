@@ -10,7 +10,7 @@ import pytest
 from flashagents_runtime.scheduling.gate import Gate
 from flashagents_runtime.scheduling.pass_budget import PassBudget
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("model")]  # SGLang has been imported
 
 STEP = 0.005
 

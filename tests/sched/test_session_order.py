@@ -176,6 +176,7 @@ def test_the_session_that_was_seen_first_goes_first(s: SchedulerHarness, clock: 
     s.submit(warm("a", 1))
     for _ in range(3):
         s.step()
+    gate._pace = None  # the next one goes at once
     overdraw(s, clock)
     s.submit(warm("b", 2))
     s.step()
