@@ -25,11 +25,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tests"), str(Path(__file__).parent)]
+sys.path[:0] = [str(ROOT), str(ROOT / "runtime"), str(ROOT / "tests")]
 
-from rows import RESULTS, append, common, row
-from sharing_engine import SharingEngine, write_random_model
-
+from benchmarks.lora_sharing.sharing_engine import SharingEngine, write_random_model
+from benchmarks.rows import RESULTS, append, common, row
 from helpers.lora_adapters import make_adapter
 from helpers.lora_reference import Backbone, Context
 
