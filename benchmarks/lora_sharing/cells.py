@@ -141,14 +141,14 @@ def chosen(group: Group, only: str) -> Iterator[Cell]:
     return (cell for cell in group.cells if only in str(cell))
 
 
-def case(cell: Cell, group: Group, shape: str, rank: int) -> dict[str, Any]:
+def case(cell: Cell, pool: int, shape: str, rank: int) -> dict[str, Any]:
     """What a row says of the cell."""
     return {
         "context": cell.context,
         "roles": cell.roles,
         "trajectories": cell.trajectories,
         "overlap": cell.overlap,
-        "pool": group.pool,
+        "pool": pool,
         "shape": shape,
         "r": rank,
     }

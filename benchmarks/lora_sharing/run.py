@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +81,8 @@ class Trials:
         self.args = args
         self.group = group
         self.engines = engines
-        self.shape = "tiny" if args.cpu else args.shape
-        self.scale = CPU_SCALE if args.cpu else 1
+        self.shape = args.shape
+        self.scale = args.scale
         self.pace = Pace()
         self.token_bytes: dict[str, float] = {}
 
@@ -90,6 +90,11 @@ class Trials:
         """What is missing and fits into the time."""
         for name, engine in self.engines.items():
             self.token_bytes[name] = await self._token_bytes(engine)
+            if engine.info is not None and engine.info.max_total_tokens != self.group.pool:
+                raise RuntimeError(
+                    f"{name} has a pool of {engine.info.max_total_tokens} tokens, not {self.group.pool}: "
+                    "too little memory is free; try --pool with less"
+                )
         await self.warm_up()
         for cell in missing(self.args, self.group, list(self.engines), out):
             variants = self.group.measured(cell, list(self.engines))
@@ -108,8 +113,7 @@ class Trials:
 
     def reckoned(self, variant: str, cell: Cell) -> float:
         """Seconds of one run, by what runs have taken so far."""
-        pool = self.group.pool // (CPU_POOL if self.args.cpu else 1)
-        return self.pace.of(variant) * reckon.work(variant, cell, pool, scale=self.scale).seconds
+        return self.pace.of(variant) * reckon.work(variant, cell, self.group.pool, scale=self.scale).seconds
 
     async def warm_up(self) -> None:
         """Compile what there is to compile, on all engines at the same time; then see how fast they are."""
@@ -122,24 +126,22 @@ class Trials:
         print(f"warm after {time.monotonic() - began:.0f} s", flush=True)
 
     async def _warm_up(self, name: str, longest: int) -> None:
-        for trajectories in (1, 8):
-            trace = steps(CONTEXTS["1.9k"] // self.scale, min(3, self.group.members))
-            await asyncio.gather(
-                *(
-                    self._trajectory(name, trace, 100, 9_000 + 10 * trajectories + t)
-                    for t in range(trajectories)
-                )
-            )
+        trace = steps(CONTEXTS["1.9k"] // self.scale, 3)
+        for seeds in (range(9_000, 9_001), range(9_010, 9_018)):
+            talks = [self._talk(trace, 100, seed) for seed in seeds]
+            await asyncio.gather(*(self._trajectory(name, trace, talk) for talk in talks))
         long = [Step(0, (longest - 64) // self.scale, 8)]
-        await self._trajectory(name, long, 100, 9_999)
+        await self._trajectory(name, long, self._talk(long, 100, 9_999))
         await flush(self.engines[name])
 
+    def _talk(self, trace: Sequence[Step], overlap: int, seed: int) -> Conversation:
+        return Conversation(trace, overlap, seed, SHAPES[self.shape]["vocab_size"])
+
     async def _trajectory(
-        self, name: str, trace: Sequence[Step], overlap: int, seed: int, *, alone: bool = False
+        self, name: str, trace: Sequence[Step], talk: Conversation, *, alone: bool = False
     ) -> tuple[list[float], int]:
         """Seconds to the first token of each step, and prompt tokens computed; `alone`: as one role."""
         engine = self.engines[name]
-        talk = Conversation(trace, overlap, seed, SHAPES[self.shape]["vocab_size"])
         first, computed = [], 0
         for step in trace:
             request = GenerateRequest(
@@ -163,17 +165,14 @@ class Trials:
         """One run of a variant."""
         name = OF_ENGINE.get(variant, variant)
         trace = steps(CONTEXTS[cell.context] // self.scale, cell.roles)
+        talks = [self._talk(trace, cell.overlap, 1000 * seed + t) for t in range(cell.trajectories)]
         await flush(self.engines[name])
         began = time.perf_counter()
         found = await asyncio.gather(
-            *(
-                self._trajectory(name, trace, cell.overlap, 1000 * seed + t, alone=variant == "floor")
-                for t in range(cell.trajectories)
-            )
+            *(self._trajectory(name, trace, talk, alone=variant == "floor") for talk in talks)
         )
         seconds = time.perf_counter() - began
-        pool = self.group.pool // (CPU_POOL if self.args.cpu else 1)
-        expected = reckon.work(variant, cell, pool, scale=self.scale)
+        expected = reckon.work(variant, cell, self.group.pool, scale=self.scale)
         self.pace.learn(variant, seconds / expected.seconds)
         state = await self.engines[name].state()
         return Run(
@@ -196,7 +195,7 @@ class Trials:
         """One value a run."""
         found = []
         for variant, runs in got.items():
-            of = case(cell, self.group, self.shape, self.args.rank)
+            of = case(cell, self.group.pool, self.shape, self.args.rank)
             each = self.token_bytes[OF_ENGINE.get(variant, variant)]
             steps_of = [[statistics.mean(step) for step in zip(*r.first, strict=True)] for r in runs]
             values = {
@@ -214,34 +213,41 @@ class Trials:
         return found
 
 
+def asked(args: argparse.Namespace) -> list[Group]:
+    """The groups, with the pools that they have here."""
+    found = [GROUPS[name] for name in args.group]
+    pools = [args.pool or (group.pool // CPU_POOL if args.cpu else group.pool) for group in found]
+    return [replace(group, pool=pool) for group, pool in zip(found, pools, strict=True)]
+
+
 def missing(args: argparse.Namespace, group: Group, engines: Sequence[str], out: Slice) -> list[Cell]:
     """Cells of which the file lacks what these engines are there for."""
-    shape = "tiny" if args.cpu else args.shape
     return [
         cell
         for cell in chosen(group, args.cells)
-        if out.missing(case(cell, group, shape, args.rank), group.own(cell, engines))
+        if out.missing(case(cell, group.pool, args.shape, args.rank), group.own(cell, engines))
     ]
 
 
 def repeats(args: argparse.Namespace, group: Group, cell: Cell) -> int:
     """How often each variant of a cell is run."""
     every = group.measured(cell, group.engines)
-    return reckon.repeats(sum(reckon.work(v, cell, group.pool).seconds for v in every), args.repeats)
+    once = sum(reckon.work(v, cell, group.pool, scale=args.scale).seconds for v in every)
+    return reckon.repeats(once, args.repeats)
 
 
 async def measure(args: argparse.Namespace, out: Slice) -> None:
     """The groups, one after another; of each, the engines that are up at the same time."""
     with tempfile.TemporaryDirectory() as folder:
-        path = write_model(Path(folder), "tiny" if args.cpu else args.shape)
-        for group in (GROUPS[name] for name in args.group):
+        path = write_model(Path(folder), args.shape)
+        for group in asked(args):
             for names in group.starts:
                 left = missing(args, group, names, out)
-                if left and dearness(group, names, left[0]) > out.left:
+                if left and dearness(group, names, left[0], args.scale) > out.left:
                     print(f"no time for {group.name} on {', '.join(names)}: run it again", flush=True)
                 elif left:
                     base = dict(CPU_ARGS) if args.cpu else dict(GPU_ARGS)
-                    base["max_total_tokens"] = group.pool // (CPU_POOL if args.cpu else 1)
+                    base["max_total_tokens"] = group.pool
                     base |= arguments(args.set)
                     attention = None if args.cpu else args.attention
                     specs = {n: spec(n, group.members, rank=args.rank, attention=attention) for n in names}
@@ -249,15 +255,15 @@ async def measure(args: argparse.Namespace, out: Slice) -> None:
                         await Trials(args, group, engines).run(out)
 
 
-def dearness(group: Group, names: Sequence[str], cell: Cell) -> float:
+def dearness(group: Group, names: Sequence[str], cell: Cell, scale: int) -> float:
     """Seconds, reckoned, of a start of these engines and of one run of the cell by each variant."""
-    runs = sum(reckon.work(v, cell, group.pool).seconds for v in group.measured(cell, names))
+    runs = sum(reckon.work(v, cell, group.pool, scale=scale).seconds for v in group.measured(cell, names))
     return reckon.START + reckon.WARM_UP + runs
 
 
 def plan(args: argparse.Namespace, out: Slice) -> None:
     """Print what there is, what is missing, and what it takes."""
-    for group in (GROUPS[name] for name in args.group):
+    for group in asked(args):
         kind = "one after another" if group.in_turn else "side by side"
         print(
             f"\n{group.name}: {', '.join(group.engines)} {kind}, {group.pool:,} tokens each, {group.members} "
@@ -270,7 +276,9 @@ def plan(args: argparse.Namespace, out: Slice) -> None:
                 end += reckon.START + reckon.WARM_UP
                 print(f"  {', '.join(names)} up and warm: {end:.0f} s")
             for cell in chosen(group, args.cells):
-                works = {v: reckon.work(v, cell, group.pool) for v in group.measured(cell, names)}
+                works = {
+                    v: reckon.work(v, cell, group.pool, scale=args.scale) for v in group.measured(cell, names)
+                }
                 once, count = sum(work.seconds for work in works.values()), repeats(args, group, cell)
                 end += count * once if cell in left else 0
                 when = f"until {end:4.0f} s" if cell in left else "is there    "
@@ -278,31 +286,40 @@ def plan(args: argparse.Namespace, out: Slice) -> None:
                 print(f"  {when}  {cell!s:30} x {count}: {figures}")
 
 
-def main() -> None:
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--group", type=lambda t: t.split(","), default=list(GROUPS), help=", ".join(GROUPS))
     parser.add_argument("--cells", default="", help="those whose name, as --plan prints it, contains this")
     parser.add_argument("--plan", action="store_true", help="print it, and do nothing")
     parser.add_argument("--again", action="store_true", help="measure what the file has, too")
+    parser.add_argument("--pool", type=int, help="tokens of each engine; default: the group's")
     parser.add_argument("--repeats", type=int, default=3, help="at most; dear cells are measured less often")
-    parser.add_argument("--shape", default="llama-3.1-8b", choices=sorted(SHAPES))
+    parser.add_argument("--shape", choices=sorted(SHAPES), help="default llama-3.1-8b, on a CPU tiny")
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--attention", default="fa3", help="of stock, the floor and `full`")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=JSON", help="engine arguments")
     parser.add_argument("--budget-seconds", type=float, default=1e9, help="start no cell that ends later")
     parser.add_argument("--cpu", action="store_true", help="the same path, tiny")
     parser.add_argument("--out", type=Path, default=RESULTS / "lora_sharing.jsonl")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
+    args.shape = args.shape or ("tiny" if args.cpu else "llama-3.1-8b")
+    args.scale = CPU_SCALE if args.cpu else 1
     if unknown := set(args.group) - set(GROUPS):
         parser.error(f"no such groups: {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
-    device = "cpu"
-    if not args.cpu:
-        import torch
+    return args
 
-        device = torch.cuda.get_device_name() if torch.cuda.is_available() else "NVIDIA H200"
-        if device == "NVIDIA H200" and not torch.cuda.is_available() and not args.plan:
-            parser.error("there is no GPU: --cpu tries it all, tiny")
+
+def main() -> None:
+    """Measure, or print the plan."""
+    import torch
+
+    args = parse()
+    device = "cpu" if args.cpu else "NVIDIA H200"  # of a plan that is made elsewhere
+    if not args.cpu and torch.cuda.is_available():
+        device = torch.cuda.get_device_name()
+    elif not args.cpu and not args.plan:
+        sys.exit("there is no GPU: --cpu tries it all, tiny; --plan prints what there is")
     shared = common("sglang", "torch", "triton", device=device)
     out = Slice(args.out, shared, args.budget_seconds, again=args.again)
     if args.plan:

@@ -60,11 +60,13 @@ class Conversation:
         roles = {step.role for step in trace}
         self._read: dict[int, list[int]] = {role: [] for role in roles}
         self._texts = {role: random.Random(f"{seed} {role}") for role in roles}
-        self._told = random.Random(seed)
+        rng = random.Random(seed)
+        self._told = [self._random(rng, step.new) for step in trace]  # now: later somebody holds a clock
+        self._told.reverse()
 
     def prompt(self, step: Step) -> list[int]:
-        """The step's new tokens come; returns all that its role has read."""
-        told = self._random(self._told, step.new)
+        """The next step's new tokens come; returns all that its role has read."""
+        told = self._told.pop()
         self._append({role: told for role in self._read})
         return list(self._read[step.role])
 
