@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT)]
@@ -35,7 +36,7 @@ cache holds in the end, in bytes, over the floor's.
 """
 
 EMPTY = """
-Nothing has been measured on a GPU yet.
+No cell of the trace has been measured on a GPU yet.
 """
 
 STEPS = ("33.7k", "66.4k")
@@ -165,7 +166,7 @@ def coverage(cells: list[Measured]) -> list[str]:
 
 def exactness(rows: list[Row]) -> list[str]:
     """Log-probs on a GPU against each scheme's definition (`gpu_check.py`)."""
-    found: dict[tuple[str, ...], dict[str, Row]] = {}
+    found: dict[tuple[Any, ...], dict[str, Row]] = {}
     for row in rows:
         if row["metric"].startswith("logprob_") and row["device"] != "cpu":
             of = row["case"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from benchmarks import model_config
 from benchmarks.lora_sharing.shapes import SHAPES
 from flashagents_runtime import cpu_shims, plugin
+from flashagents_runtime.host.build import meet_in_a_file
 from flashagents_runtime.lora_sharing.arguments import take_arguments
 
 # Spawned children import this module before SGLang, to find the functions that they run.
@@ -110,6 +112,9 @@ class SharingEngine:
             if scheme != "full" and not cpu:
                 args.pop("attention_backend", None)
         args = take_arguments(args, cuda=not cpu)
+        # A file for each engine: several that start at once would look for free ports at the same time.
+        os.environ.pop("SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE", None)
+        meet_in_a_file(args, f"{tempfile.mkdtemp()}/ranks")
         plugin.register()
 
         class OurEngine(Engine):  # type: ignore[misc]
