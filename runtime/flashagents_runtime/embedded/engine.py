@@ -265,8 +265,8 @@ class EmbeddedEngine:
 
         Args:
             name: what requests call it. A member of a sharing group has its group by this name.
-            tensors: torch tensors on any device, or numpy arrays, by PEFT's names (`...lora_A.weight` `[r, in]`,
-                `...lora_B.weight` `[out, r]`), as `peft.get_peft_model_state_dict` gives them.
+            tensors: torch tensors on any device, or numpy arrays, by PEFT's names, as
+                `peft.get_peft_model_state_dict` gives them: `lora_A` is `[r, in]`, `lora_B` `[out, r]`.
             config: what PEFT's `adapter_config.json` says (`peft_config.to_dict()`).
             pinned: keep it among the adapters of a batch (SGLang's `pinned`).
 
