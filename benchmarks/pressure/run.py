@@ -201,8 +201,8 @@ async def measure(args: argparse.Namespace) -> None:
             "stock": EmbeddedEngine(path, **given, radix_cache_backend=None),
         }
         try:
-            for engine in engines.values():
-                await engine.start(lambda p: print(p.stage, file=sys.stderr))
+            starts = [engine.start(lambda p: print(p.stage, file=sys.stderr)) for engine in engines.values()]
+            await asyncio.gather(*starts)
             info = engines["ours"].info
             assert info is not None and engines["stock"].info is not None
             assert "soft_pins" in info.features and "soft_pins" not in engines["stock"].info.features
