@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.lora_sharing.cells import Cell, Group
-from benchmarks.lora_sharing.trace import CONTEXTS, Step, common_tokens, steps, tokens_of
+from benchmarks.lora_sharing.trace import CONTEXTS, Step, common_tokens, steps
 
 START = 100.0
 """Seconds until engines that start together are up and have their adapters."""
@@ -130,11 +130,6 @@ def _decode_step(requests: int, context: int) -> float:
 def fits(cell: Cell, pool: int, *, scale: int = 1) -> bool:
     """Whether a perfectly shared cache of the cell fits into the pool."""
     return work("floor", cell, pool, scale=scale).evicted == 0
-
-
-def context_tokens(cell: Cell) -> int:
-    """Tokens of the context in the end."""
-    return tokens_of(steps(CONTEXTS[cell.context], cell.roles))
 
 
 def repeats(seconds: float, most: int) -> int:
