@@ -41,8 +41,13 @@ class Cell:
         return found if self.wrong is None else {**found, "wrong": self.wrong}
 
 
-def cells() -> Iterator[Cell | Literal["chunks"]]:
-    """The core, the chunk sweep, wrong forecasts, warm heads; then the rest, short ones first."""
+def cells(*, held: bool = False) -> Iterator[Cell | Literal["chunks"]]:
+    """The core, the chunk sweep, wrong forecasts, warm heads; then the rest, short ones first.
+
+    With A `held` to a rate, short texts come first: they last long enough.
+    """
+    if held:
+        yield from (Cell(128, p, c) for c in (1, 8) for p in (2000, 8000))
     core: list[Cell | Literal["chunks"]] = [
         Cell(2048, 8000, 1),
         Cell(512, 2000, 1),

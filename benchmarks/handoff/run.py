@@ -38,6 +38,7 @@ from benchmarks.rows import RESULTS, append, common, row
 from flashagents_runtime import GenerateRequest
 from flashagents_runtime.chat_tokenizer import HFChatTokenizer
 from flashagents_runtime.embedded import EmbeddedEngine
+from flashagents_runtime.handoff.chunk_sizer import PrefillCurve
 from flashagents_runtime.types import Progress
 
 GPU_ARGS: dict[str, Any] = {
@@ -111,8 +112,9 @@ class Benchmark:
 
         self.device = "cpu" if self.args.cpu else torch.cuda.get_device_name()
         self.shared = common("sglang", "torch", "triton", device=self.device)
-        await self.warm_up()
-        for cell in cells():
+        if self.rate is None or not self.agents.prefiller.curve.measured:
+            await self.warm_up()
+        for cell in cells(held=self.rate is not None):
             if isinstance(cell, str):
                 await self.chunks()
             elif not self.args.only or self.args.only in f"{cell}":
@@ -296,6 +298,7 @@ async def measure(args: argparse.Namespace) -> None:
             began = time.monotonic()
             infos = await asyncio.gather(*(engine.start(_tell) for engine in engines.values()))
             print(f"{len(engines)} engines up in {time.monotonic() - began:.1f} s: {infos[0]}", flush=True)
+            curves: dict[str, PrefillCurve] = {}
             for number, what in enumerate(args.slice):
                 print(f"== {what.attention}, A {what.upstream}", flush=True)
                 agents = Agents(
@@ -307,6 +310,9 @@ async def measure(args: argparse.Namespace) -> None:
                     scale=args.scale,
                     share=args.share,
                 )
+                if what.attention in curves:  # warm since its first slice
+                    agents.prefiller.curve = curves[what.attention]
+                curves[what.attention] = agents.prefiller.curve
                 await Benchmark(args, what, engines[what.attention], agents).run()
                 await agents.close()
 
