@@ -50,7 +50,7 @@ NOT_RUN = {
     r"--setup (7b|32b)-|paper/(workflows|load|sjf|overhead)/run\.py": GPU,
     r"scripts/soak\.py --engine embedded": GPU + "; tests/reliability/test_soak.py",
     r"benchmarks/pressure/reckoned\.py": "minutes of a stepped scheduler; tests/sched/test_reckoned.py",
-    r"benchmarks/handoff/reckoned\.py": "minutes of a stepped scheduler; tests/sched/test_reckoned_handoff.py",
+    r"benchmarks/handoff/reckoned\.py": "minutes of a scheduler; tests/sched/test_reckoned_handoff.py",
     r"benchmarks/lora_sharing/(gpu_check|run)\.py": GPU + "; tests/sched/test_lora_schemes.py",
     r"role_quality\.prepare .*--trajectories": "needs trajectories, which are their authors'",
     r"role_quality\.(train|evaluate|define|similarity|summarise)": "hours; tests/sched/test_role_quality.py",
