@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -82,6 +82,7 @@ class Agents:
         expected: tell the session how long A's answer will be.
         scale: divides the tokens of the floor.
         share: by how much warm-ups may slow A, where the server does not see to that.
+        clock: the time in seconds, from any origin.
     """
 
     def __init__(
@@ -95,11 +96,13 @@ class Agents:
         expected: bool = False,
         scale: int = 1,
         share: str = "0.05",
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.engine = engine
         self.prefiller = Prefiller(engine, share=min(float(share), 1.0))
         # Warm-ups make room for what decodes beside them.
         self._speaker = self.prefiller if speaker is None else Prefiller(speaker)
+        self.prefiller.clock = self._speaker.clock = self._clock = clock
         self._chat = chat
         self._rules = CutRules(chat.backend_tokenizer)
         self._texts = Texts(chat.backend_tokenizer, seed)
@@ -180,7 +183,7 @@ class Agents:
 
     async def floor(self, script: Script) -> Sample:
         """128 new tokens on the same cached prefix, and one decode step: `first` - `arrivals[0]`."""
-        sample = Sample(arrivals=[perf_counter()])
+        sample = Sample(arrivals=[self._clock()])
         await self._answer(
             self.engine.generate(GenerateRequest(input_ids=script.ids, sampling=tokens(2))), sample, nth=2
         )
@@ -192,17 +195,17 @@ class Agents:
             async for delta in stream:
                 count += len(delta.token_ids)
                 if count >= nth and not sample.first:
-                    sample.first = perf_counter()
+                    sample.first = self._clock()
                 sample.result = delta.result
-        sample.last = perf_counter()
+        sample.last = self._clock()
 
     async def _speak(self, script: Script, sample: Sample) -> AsyncGenerator[Delta, None]:
         """A's stream, with the script's text."""
         if self._rate is not None:
-            began = perf_counter()
+            began = self._clock()
             for i, piece in enumerate(script.said):
-                await asyncio.sleep(max(began + (i + 1) / self._rate - perf_counter(), 0))
-                sample.arrivals.append(perf_counter())
+                await asyncio.sleep(max(began + (i + 1) / self._rate - self._clock(), 0))
+                sample.arrivals.append(self._clock())
                 end = GenerateResult(finish_reason="length", usage=Usage())
                 yield Delta(piece, [0], end if i == len(script.said) - 1 else None)
             return
@@ -212,7 +215,7 @@ class Agents:
         async with aclosing(self._speaker.generate(request)) as stream:
             async for delta in stream:
                 if delta.token_ids:
-                    sample.arrivals.append(perf_counter())
+                    sample.arrivals.append(self._clock())
                 text = "".join(script.said[done : done + len(delta.token_ids)])
                 done += len(delta.token_ids)
                 yield Delta(text, delta.token_ids, delta.result)

@@ -64,6 +64,23 @@ def test_chunks_shrink_towards_the_expected_end() -> None:
     assert 4096 - sum(known) <= 4096 - sum(unknown)
 
 
+def test_passes_that_may_not_be_long_are_measured_against_such_passes() -> None:
+    curve = curve_of(H200)
+    assert curve.largest(0.05) == 2048
+    assert curve.largest(0.001) == 512  # shorter ones would cost as much
+    assert curve.best_rate(0.016) > 1.2 * curve.best_rate(0.05) > 1.2 * curve.best_rate()
+    curve.observe(512, 1.2 * h200(512))  # then it is reckoned anew
+    assert curve.best_rate(0.016) > 1.02 * h200(512) / 512
+
+
+@pytest.mark.parametrize(("longest", "due"), [(0.016, True), (None, False)])
+def test_a_second_chunk_is_due_where_none_may_be_larger(longest: float | None, due: bool) -> None:
+    sizer = ChunkSizer(curve_of(H200))
+    for _ in range(3):
+        sizer.issued(512, longest)  # the head, in passes beside decodes
+    assert sizer.is_due(512, longest) == due
+
+
 def test_a_slow_engine_gets_larger_chunks() -> None:
     slow = curve_of({tokens: 200 * seconds for tokens, seconds in H200.items()})
     chunks = stream(ChunkSizer(slow), 8192, rate=400.0)

@@ -263,7 +263,7 @@ class Gate:
                 self.figures.beside_decodes += 1
                 self.figures.seconds_beside_decodes += seconds
         decode = not _computes_prompts(batch)
-        if decode and self._processed_decode and not self._in_flight:  # behind a pass's launch it looks longer
+        if decode and self._processed_decode and not self._in_flight:  # else it was looked at late
             self._step = now - self._processed_at
         self._processed_at, self._processed_decode = now, decode
         for req in batch.reqs:
