@@ -16,11 +16,13 @@ from flashagents_runtime.handoff import (
     Downstream,
     Handoff,
     Prefiller,
+    PromptForecast,
     SessionFigures,
     forecast_messages,
     slot_marker,
     warm_up,
 )
+from flashagents_runtime.handoff.growing_prompt import GrowingPrompt
 
 from .model import Texts
 
@@ -40,6 +42,10 @@ class Script:
     guess: str
     ids: list[int] = field(default_factory=list)
     """B's real prompt."""
+    forecast: PromptForecast | None = None
+    start: tuple[str, list[int]] = ("", [])
+    """The forecast's head, tokenised: a team has it from the turn before. Else the conversations of a cell
+    would begin one after another, each as much later as that takes, in `ours` only."""
     target: Downstream | None = None
     """B's session, where its head was warmed."""
     answer: int = 1
@@ -110,6 +116,8 @@ class Agents:
         guess = self._texts.of(prefix) if wrong else told
         script = Script(self._texts.of(60), self._texts.pieces(upstream), told, guess)
         script.ids = self._ids(self._messages(script.told, "".join(script.said)))
+        script.forecast = forecast_messages(self._chat.render, self._messages(guess, slot_marker()))
+        script.start = GrowingPrompt(script.forecast, self._rules).start
         return script
 
     def text(self, tokens: int) -> str:
@@ -129,10 +137,10 @@ class Agents:
             script.target = target
 
     def _open(self, script: Script) -> Downstream:
-        forecast = forecast_messages(self._chat.render, self._messages(script.guess, slot_marker()))
+        assert script.forecast is not None
         expected = len(script.said) if self._expected else None
         session = self.prefiller.open(expected=expected, lora=script.lora)
-        return Downstream(session, forecast, self._rules)
+        return Downstream(session, script.forecast, self._rules, start=script.start)
 
     async def off(self, script: Script) -> Sample:
         """B's request is an ordinary one, sent when A has ended."""

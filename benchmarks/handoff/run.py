@@ -35,6 +35,7 @@ from benchmarks.handoff.conversation import Agents, Sample, Script, tokens
 from benchmarks.handoff.model import write_model
 from benchmarks.handoff.sweep import chunk_times
 from benchmarks.rows import RESULTS, append, common, row
+from benchmarks.turns import add_argument, wait
 from flashagents_runtime import GenerateRequest
 from flashagents_runtime.chat_tokenizer import HFChatTokenizer
 from flashagents_runtime.embedded import EmbeddedEngine
@@ -298,6 +299,7 @@ async def measure(args: argparse.Namespace) -> None:
             began = time.monotonic()
             infos = await asyncio.gather(*(engine.start(_tell) for engine in engines.values()))
             print(f"{len(engines)} engines up in {time.monotonic() - began:.1f} s: {infos[0]}", flush=True)
+            wait(args)
             curves: dict[str, PrefillCurve] = {}
             for number, what in enumerate(args.slice):
                 print(f"== {what.attention}, A {what.upstream}", flush=True)
@@ -349,6 +351,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cells whose repr contains this")
     parser.add_argument("--scale", type=int, help="divides all token counts; default 1, on a CPU 16")
     parser.add_argument("--engine", action="append", default=[], metavar="NAME=VALUE")
+    add_argument(parser)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--out", type=Path, default=RESULTS / "handoff.jsonl")
     args = parser.parse_args()

@@ -47,6 +47,17 @@ def figures(found: Reckoning) -> dict[str, float]:
     }
 
 
+def pooled(runs: list[Reckoning]) -> Reckoning:
+    """All requests of several runs: of 60, the 99th percentile is the slowest one, and says little."""
+    whole = Reckoning()
+    for n, run in enumerate(runs):
+        whole.served += run.served
+        whole.prompt, whole.cached = whole.prompt + run.prompt, whole.cached + run.cached
+        whole.warmed += run.warmed
+        whole.outputs.update({f"{n}/{rid}": tokens for rid, tokens in run.outputs.items()})
+    return whole
+
+
 def play(model: Path, args: argparse.Namespace, pace: Pace, ours: bool) -> dict[Any, Reckoning]:
     """All cells on one scheduler; by (workflows, kind)."""
     settings = {"max_total_tokens": args.pool, "chunked_prefill_size": 2048}
@@ -55,9 +66,12 @@ def play(model: Path, args: argparse.Namespace, pace: Pace, ours: bool) -> dict[
     with SchedulerHarness(model, **settings, **more) as s:
         s.flush()
         for count in args.workflows:
-            load = Load(count, max(args.requests // count, 2), seed=args.seed)
             for kind in args.forecasts if ours else ["none"]:
-                found[count, kind] = Run(s, pace).play(load, kind)
+                runs = []
+                for seed in range(args.seed, args.seed + args.seeds):
+                    load = Load(count, max(args.requests // count, 2), seed=seed)
+                    runs.append(Run(s, pace).play(load, kind))
+                found[count, kind] = pooled(runs)
     return found
 
 
@@ -71,6 +85,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=200, help="of one run, at least two a workflow")
     parser.add_argument("--pool", type=int, default=POOL, help="tokens of KV memory")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=1, help="runs to take together, from that seed on")
     parser.add_argument("--out", type=Path, default=RESULTS / "pressure_reckoned.jsonl")
     args = parser.parse_args()
     shared = common("sglang", device="reckoned")

@@ -29,6 +29,8 @@ class Load:
     answer: int = 16
     think: float = 0.2
     seed: int = 1
+    agents: int = 1
+    """Of a workflow, speaking in turn: each has a head of its own before the conversation."""
 
 
 @dataclass
@@ -136,16 +138,30 @@ class Run:
         self._due.append((self.now + seconds, self._count, what))
 
     def play(self, load: Load, kind: str = "none") -> Reckoning:
-        """All workflows to their ends, beside forecasts of a kind, from an empty cache."""
+        """All workflows to their ends, beside forecasts of a kind, from an empty cache.
+
+        `right`: while an agent speaks, the next one's head and what has been said so far are warmed, and then
+        its answer.
+        """
         found = Reckoning()
         left = load.workflows
         waiting: dict[str, tuple[Served, Callable[[Any], None]]] = {}
         warming: dict[str, Callable[[Any], None]] = {}
 
-        def turn(name: str, rng: random.Random, n: int, prompt: list[int]) -> None:
-            prompt = [*prompt, *ids(rng, load.more)]
+        spoken: set[str] = set()
+        """Sessions whose final request is on its way."""
+
+        def turn(name: str, rng: random.Random, n: int, heads: list[list[int]], said: list[int]) -> None:
+            said = [*said, *ids(rng, load.more)]
+            prompt, next_head = [*heads[n % load.agents], *said], heads[(n + 1) % load.agents]
             rid = f"{name}t{n:02d}"
-            self.s.submit(Request(rid, prompt, load.answer))
+            session = None
+            if kind == "right":
+                session = rid
+                spoken.add(rid)
+                if n + 1 < load.turns:
+                    ask(f"{name}t{n + 1:02d}", [*next_head, *said])
+            self.s.submit(Request(rid, prompt, load.answer, session_id=session))
             served = Served(self.now, self._steps.count, self._steps.computed)
 
             def ended(req: Any) -> None:
@@ -156,8 +172,10 @@ class Run:
                 found.cached += req.cached_tokens
                 served.done, served.passes = self.now, self._steps.count - served.passes
                 if n + 1 < load.turns:
-                    said = [*prompt, *req.output_ids]
-                    self.at(rng.random() * load.think, lambda: turn(name, rng, n + 1, said))
+                    more = [*said, *req.output_ids]
+                    if kind == "right":
+                        ask(f"{name}t{n + 1:02d}", [*next_head, *more])
+                    self.at(rng.random() * load.think, lambda: turn(name, rng, n + 1, heads, more))
                 else:
                     left -= 1
 
@@ -165,16 +183,17 @@ class Run:
 
         for w in range(load.workflows):
             rng = random.Random(f"{load.seed}/{w}")
-            head = ids(rng, load.head)
+            heads = [ids(rng, load.head) for _ in range(load.agents)]
             self.at(
-                rng.random() * load.think, lambda rng=rng, w=w, head=head: turn(f"w{w:03d}", rng, 0, head)
+                rng.random() * load.think,
+                lambda rng=rng, w=w, heads=heads: turn(f"w{w:03d}", rng, 0, heads, []),
             )
 
-        def warm(agent: Agent, number: int) -> None:
+        def warm(agent: Agent) -> None:
             wait, session, prompt = next(agent)
-            self.at(wait, lambda: ask(agent, number, session, prompt))
+            self.at(wait, lambda: ask(session, prompt, agent))
 
-        def ask(agent: Agent, number: int, session: str, prompt: list[int]) -> None:
+        def ask(session: str, prompt: list[int], agent: Agent | None = None) -> None:
             self._count += 1
             rid = f"warm{self._count:07d}"
             self.s.submit(Request(rid, prompt, 0, session_id=session))
@@ -182,18 +201,19 @@ class Run:
             def ended(req: Any) -> None:
                 computed = len(req.origin_input_ids) - req.cached_tokens
                 found.warmed += computed
-                if computed > 0 and len(req.origin_input_ids) < len(prompt) and left:  # the rest of it
-                    ask(agent, number, session, prompt)
-                else:
-                    warm(agent, number)
+                rest = computed > 0 and len(req.origin_input_ids) < len(prompt)
+                if rest and left and session not in spoken:
+                    ask(session, prompt, agent)
+                elif agent is not None:
+                    warm(agent)
 
             warming[rid] = ended
 
-        if kind != "none":
+        if kind in KINDS:
             agents, make = KINDS[kind]
             pool = self.s.scheduler.max_total_num_tokens
             for i in range(agents):
-                warm(make(random.Random(f"{load.seed}/{kind}/{i}"), f"{kind}{i}", pool), i)
+                warm(make(random.Random(f"{load.seed}/{kind}/{i}"), f"{kind}{i}", pool))
         with self._steps.reckoned():
             self._loop(waiting, warming, lambda: left > 0)
         for rid in warming:

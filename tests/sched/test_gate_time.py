@@ -26,10 +26,8 @@ class Clock:
 def batch(*new: int) -> Any:
     """A pass of warm-ups that compute so many tokens each; a decode step where there are none."""
     params = SimpleNamespace(max_new_tokens=0)
-    reqs = [
-        SimpleNamespace(sampling_params=params, session_id="a", extend_range=SimpleNamespace(length=n))
-        for n in new
-    ]
+    same = {"sampling_params": params, "session_id": "a", "finished": lambda: True}
+    reqs = [SimpleNamespace(**same, extend_range=SimpleNamespace(length=n)) for n in new]
     return SimpleNamespace(forward_mode=SimpleNamespace(is_extend=lambda: bool(new)), reqs=reqs)
 
 

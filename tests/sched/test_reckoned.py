@@ -14,7 +14,8 @@ from helpers.scheduler_harness import SchedulerHarness
 pytestmark = pytest.mark.engine
 
 PACE = Pace(step=0.008, token=4e-5)
-LOAD = Load(workflows=10, turns=3)
+LOAD = Load(workflows=10, turns=6)
+HEADS = Load(workflows=2, turns=6, head=300, agents=3)
 FIGURES = operator.attrgetter("served", "prompt", "cached", "warmed", "outputs")
 
 
@@ -27,10 +28,12 @@ def runs(model: Path) -> dict[str, Reckoning]:
         patched.setenv("FLASHAGENTS_WARMUP_SHARE", "0.05")
         with SchedulerHarness(model, radix_cache_backend=None, **settings) as s:
             found["stock"] = Run(s, PACE).play(LOAD)
+            found["stock, own heads"] = Run(s, PACE).play(HEADS)
         with SchedulerHarness(model, **settings) as s:
             for kind in ("none", *KINDS):
                 found[kind] = Run(s, PACE).play(LOAD, kind)
             found["none again"] = Run(s, PACE).play(LOAD)
+            found["right"] = Run(s, PACE).play(HEADS, "right")
     return found
 
 
@@ -51,5 +54,14 @@ def test_useless_warm_ups_change_no_answer(runs: dict[str, Reckoning], kind: str
     ours, stock = runs[kind], runs["stock"]
     assert ours.outputs == stock.outputs
     assert ours.warmed > 0
-    # docs/reliability.md says what they cost the last one in a hundred.
-    assert ours.latency(0.5) <= 1.25 * stock.latency(0.5)
+    # docs/reliability.md says what more of them cost the last one in a hundred.
+    assert ours.latency(0.5) <= 1.1 * stock.latency(0.5)
+    assert ours.latency(0.99) <= 1.1 * stock.latency(0.99)
+
+
+def test_right_forecasts_are_of_use(runs: dict[str, Reckoning]) -> None:
+    ours, stock = runs["right"], runs["stock, own heads"]
+    assert ours.outputs == stock.outputs
+    assert ours.cached > 1.2 * stock.cached
+    assert ours.latency(0.5) < stock.latency(0.5)
+    assert ours.latency(0.99) <= 1.05 * stock.latency(0.99)

@@ -73,6 +73,7 @@ def s(shared: SchedulerHarness, clock: Clock, monkeypatch: pytest.MonkeyPatch) -
     gate._clock = gate.budget._clock = clock
     gate._processed_at = gate.budget._at = clock.now
     gate._pace, gate._decoding, gate._decoded_at = None, False, float("-inf")
+    gate.budget._sum = gate.budget._squares = 0.0
     processor = type(shared.scheduler.batch_result_processor)
     process = processor.process_batch_result_prefill
 
@@ -94,7 +95,8 @@ def decode(s: SchedulerHarness, rid: str = "decode", new: int = 200) -> None:
 
 
 def overdraw(s: SchedulerHarness, clock: Clock) -> None:
-    """One warm-up pass of a second beside the decode."""
+    """One warm-up pass of a second beside the decode: nothing is known yet that would hold it."""
+    s.scheduler.tree_cache.gate._pace = None
     s.submit(warm("first", 69))
     clock.next_prefill = 1.0
     for _ in range(3):

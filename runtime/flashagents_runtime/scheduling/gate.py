@@ -11,14 +11,28 @@ from .. import sglang_seams as seams
 from .kinds import is_warm_up, state_of
 from .pass_budget import PassBudget
 
-#: Tokens of a pass beside decodes before one has been measured.
+#: Tokens of a pass before one has been measured, and of one beside decodes.
 _UNMEASURED = 2048
+_UNMEASURED_BESIDE = 256
+
+#: A pass beside decodes may always have so many tokens: fewer would hardly take less time, however short
+#: it should be, and one slow measurement (of a first pass) is overcome.
+_LEAST = 32
 
 #: Sessions whose order is kept.
 _SESSIONS = 4096
 
 #: Seconds after the last decode's end: what follows upon it is likely to be a final request.
 _GRACE = 0.005
+
+
+@dataclass(frozen=True)
+class _Pass:
+    launched_at: float
+    tokens: int
+    """Of warm-ups, where it has any; else of all."""
+    warms: bool
+    beside_decodes: bool
 
 
 @dataclass
@@ -49,11 +63,13 @@ class Gate:
       does not do for all, some prompts are warm then, and out of the way of the others at the hand-off.
     - No two of their passes follow each other beside decodes, whatever the budget: SGLang prefills first, so
       warm-ups without end would stop decodes for good.
-    - A pass has only as many as keep it within the budget's `longest_pass`, and always one: a real request
-      that comes meanwhile has to wait for it.
+    - A pass has only as many as keep it within the budget's `longest_pass`: a real request that comes
+      meanwhile has to wait for it. How long passes last is known from those of real requests, too: before
+      anything decodes, there has been one.
     - When decodes end, warm-ups wait a moment longer, since a final request is likely to follow.
     - One that is longer than a pass is cut to what a pass computes, since nothing could interrupt it for the
-      passes that it would take: it ends with fewer `prompt_tokens`, and its session asks for the rest.
+      passes that it would take; beside decodes to what keeps the pass within `longest_pass`. It ends with
+      fewer `prompt_tokens`, and its session asks for the rest.
     - A warm-up that still waits when its session's final request is there is cancelled: nobody waits for
       it, and the final request computes the same.
     - Warm-ups that found no room say nothing of the room for real requests (`offered`).
@@ -71,8 +87,8 @@ class Gate:
         self._decoding = False
         self._decoded_at = float("-inf")
         """When the last decode ended."""
-        self._in_flight: deque[tuple[float, int, bool]] = deque()
-        """Of each warm-up pass launched and not yet processed: when, its tokens, whether decodes waited."""
+        self._in_flight: deque[_Pass] = deque()
+        """The prefill passes that were launched and not yet processed, of whatever requests."""
         self._went_last = False
         """The last step was a pass of nothing but warm-ups."""
         self._processed_at = 0.0
@@ -90,7 +106,9 @@ class Gate:
     def hold(self, scheduler: Any, running_batch: Any) -> list[Any]:
         """Take the warm-ups that must wait out of `scheduler.waiting_queue`, and return them."""
         queue = scheduler.waiting_queue
-        running = sum(map(_decodes, running_batch.reqs))
+        decoding = [req for req in running_batch.reqs if _decodes(req)]
+        running = len(decoding)
+        self._see(decoding)
         was_decoding, self._decoding = self._decoding, running > 0
         self.budget.pass_time(running)
         if was_decoding and not self._decoding:
@@ -98,8 +116,7 @@ class Gate:
         if not any(map(is_warm_up, queue)):
             return []
         real = [req for req in queue if not is_warm_up(req)]
-        decoding = [req.session_id for req in running_batch.reqs if _decodes(req)]
-        self._cancel(scheduler, {*decoding, *(req.session_id for req in real)} - {None})
+        self._cancel(scheduler, {req.session_id for req in (*decoding, *real)} - {None})
         chunked = scheduler.chunked_req
         if chunked is not None and not is_warm_up(chunked):
             real = [*real, chunked]
@@ -107,7 +124,7 @@ class Gate:
             self._seen.pop(req.session_id, None)
         held = self._by_age([req for req in scheduler.waiting_queue if is_warm_up(req)])
         if self._decoding:
-            in_the_way = bool(self._in_flight) or self._went_last
+            in_the_way = any(p.warms for p in self._in_flight) or self._went_last
         else:
             in_the_way = self._clock() - self._decoded_at < _GRACE
         if not real and not in_the_way:
@@ -147,6 +164,8 @@ class Gate:
             most = min(most, pins.most())
             if most < scheduler.page_size:
                 return warm_ups
+        if self._decoding:
+            most = min(most, max(self._most_beside_decodes(), scheduler.page_size))
         tokens = fitting = 0
         for req in warm_ups:
             more = tokens + self._new_tokens(req, scheduler.tree_cache)
@@ -188,6 +207,20 @@ class Gate:
             return tokens <= _UNMEASURED
         return self._expected(tokens) <= self.budget.longest_pass
 
+    def _most_beside_decodes(self) -> float:
+        """Tokens of the longest pass."""
+        longest = self.budget.longest_pass
+        if longest == float("inf"):
+            return longest
+        return max(int(longest / self._pace), _LEAST) if self._pace is not None else _UNMEASURED_BESIDE
+
+    def _see(self, decoding: list[Any]) -> None:
+        """Note when requests begin to decode."""
+        now = self._clock()
+        for req in decoding:
+            if not hasattr(req, "decodes_since"):
+                req.decodes_since = now
+
     def _expected(self, tokens: int) -> float:
         """Seconds of a pass; 0 before one has been measured."""
         return max(tokens * self._pace, self._shortest) if self._pace is not None else 0.0
@@ -206,9 +239,9 @@ class Gate:
             return
         chunks = [req for req in batch.reqs if is_warm_up(req)]
         self._went_last = len(chunks) == len(batch.reqs)
+        tokens = sum(req.extend_range.length for req in chunks or batch.reqs)
+        self._in_flight.append(_Pass(self._clock(), tokens, bool(chunks), self._decoding))
         if chunks:
-            tokens = sum(req.extend_range.length for req in chunks)
-            self._in_flight.append((self._clock(), tokens, self._decoding))
             self.figures.passes += 1
             self.figures.chunks += len(chunks)
 
@@ -220,15 +253,12 @@ class Gate:
         have begun when these results came, but no later than a decode step after its launch.
         """
         now = self._clock()
-        if self._in_flight and _computes_prompts(batch) and any(map(is_warm_up, batch.reqs)):
-            launched_at, tokens, beside_decodes = self._in_flight.popleft()
-            seconds = now - max(launched_at, min(self._processed_at, launched_at + self._step))
-            if seconds > 0 and tokens > 0:
-                # Small passes pay their floor, and waits only add: follow a fall at once, a rise slowly.
-                first = self._pace is None
-                self._pace = seconds / tokens if first else min(seconds / tokens, 1.02 * (self._pace or 0.0))
-                self._shortest = seconds if first else min(seconds, 1.02 * self._shortest)
-            if beside_decodes:
+        if self._in_flight and _computes_prompts(batch):
+            done = self._in_flight.popleft()
+            seconds = now - max(done.launched_at, min(self._processed_at, done.launched_at + self._step))
+            if seconds > 0 and done.tokens > 0:
+                self._learn(seconds, done)
+            if done.warms and done.beside_decodes:
                 self.budget.pay(seconds)
                 self.figures.beside_decodes += 1
                 self.figures.seconds_beside_decodes += seconds
@@ -236,6 +266,23 @@ class Gate:
         if decode and self._processed_decode and not self._in_flight:  # else it was looked at late
             self._step = now - self._processed_at
         self._processed_at, self._processed_decode = now, decode
+        for req in batch.reqs:
+            if req.finished() and hasattr(req, "decodes_since"):
+                self.budget.decoded(now - req.decodes_since)
+                del req.decodes_since
+
+    def _learn(self, seconds: float, done: _Pass) -> None:
+        """Small passes pay their floor, and waits only add: follow a fall at once, a rise slowly.
+
+        Passes of real requests are as small as these happen to be, so they say only how fast it can be.
+        """
+        pace = seconds / done.tokens
+        if self._pace is None:
+            self._pace, self._shortest = pace, seconds
+            return
+        slower = 1.02 if done.warms else 1.0
+        self._pace = min(pace, slower * self._pace)
+        self._shortest = min(seconds, slower * self._shortest)
 
     def plain(self) -> dict[str, Any]:
         """The figures, of plain types."""

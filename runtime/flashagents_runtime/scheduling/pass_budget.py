@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+#: Times a request's decoding: a window of so many gives a pass of a tenth of it, with a share of 0.05.
+_WINDOWS = 2.0
+
+#: Seconds: no window is shorter, however short requests are, or no pass would be worth its floor.
+_SHORTEST = 0.2
+
+#: Of the requests before, what counts when one more has ended.
+_KEPT = 0.9
+
 
 class PassBudget:
     """An account that fills with time and that warm-up passes are paid from.
@@ -13,13 +22,18 @@ class PassBudget:
     overdrawn, and waited for. So decode steps that took T seconds in all take at most `(1 + share) T`, as
     far as passes last as long as expected. While nothing decodes, nothing is held, paid or saved.
 
+    A share of a window is little for requests that last as long, and much for shorter ones: one pass of 50 ms
+    is a quarter of an answer of 200 ms. So the window shrinks to twice what a request takes that decodes now
+    (`decoded`; longer ones count for more, since one that decodes is likely to be one of them). Then a pass
+    takes twice the share of its time, and no second one falls into it.
+
     A warm-up is for one agent, and all that decode wait for it. With `shrinks`, where n requests decode, the
     share is 1 / (n - 1) at most: the others together lose no more than the one can gain.
 
     Args:
         share: of decode time; infinity holds nothing back.
         clock: the time in seconds, from any origin.
-        window: seconds whose share can be saved up.
+        window: seconds whose share can be saved up, at most.
         shrinks: with the number of requests that decode.
     """
 
@@ -34,17 +48,32 @@ class PassBudget:
         self._shrinks = shrinks
         self._now = share
         """The share at this moment."""
+        self._decoding = False
         self._balance = 0.0
         self._at = clock()
+        self._sum = self._squares = 0.0
+        """Of the latest requests' times, and of their squares."""
 
     @property
     def _most(self) -> float:
-        return self._now * self._window
+        return self._now * self.window
+
+    @property
+    def window(self) -> float:
+        """Seconds whose share can be saved up now."""
+        if not self._sum or not self._decoding:
+            return self._window
+        return min(max(_WINDOWS * self._squares / self._sum, _SHORTEST), self._window)
+
+    def decoded(self, seconds: float) -> None:
+        """A request that took so long to decode has come to its end."""
+        self._sum = _KEPT * self._sum + seconds
+        self._squares = _KEPT * self._squares + seconds * seconds
 
     def pass_time(self, decoding: int) -> None:
         """To be called between any two steps of the engine: `decoding` says how many requests do so now."""
         now = self._clock()
-        self._now = self.share
+        self._now, self._decoding = self.share, decoding > 0
         if self._shrinks and decoding > 1:
             self._now = min(self.share, 1.0 / (decoding - 1))
         passed = max(now - self._at, 0.0)  # a clock that was set back takes nothing away
