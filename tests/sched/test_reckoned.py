@@ -61,8 +61,6 @@ def test_useless_warm_ups_change_no_answer(runs: dict[str, Reckoning], kind: str
 def test_right_forecasts_are_of_use(runs: dict[str, Reckoning]) -> None:
     ours, stock = runs["right"], runs["stock, own heads"]
     assert ours.outputs == stock.outputs
-    print(ours.cached / ours.prompt, stock.cached / stock.prompt)
-    print([(f(0.5), f(0.99)) for run in (ours, stock) for f in (run.latency, run.first)])
     assert ours.cached > 1.2 * stock.cached
     assert ours.latency(0.5) < stock.latency(0.5)
     assert ours.latency(0.99) <= 1.05 * stock.latency(0.99)
