@@ -174,12 +174,12 @@ def test_a_pass_beside_decodes_is_no_longer_than_the_budget_s(s: SchedulerHarnes
 def test_a_long_warm_up_beside_decodes_is_cut_to_the_budget_s_pass(s: SchedulerHarness, clock: Clock) -> None:
     gate = s.scheduler.tree_cache.gate
     decode(s)
-    for pace, new in ((None, 256), (gate.budget.longest_pass / 100, 100), (1000.0, 32)):
+    for pace, new in ((gate.budget.longest_pass / 96, 96), (1000.0, 32)):
         for _ in range(25):  # a window is saved up, and an overdrawn one paid
             clock.now += 1.0
             s.step()
         gate._pace = pace
-        s.submit(warm(f"{new}", new, 290))
+        s.submit(warm(f"{new}", new, 200))
         batch = s.step()
         assert dict(zip(batch.rids, batch.extend_lens, strict=True))[f"warm-{new}"] == new
         for _ in range(3):
@@ -188,14 +188,16 @@ def test_a_long_warm_up_beside_decodes_is_cut_to_the_budget_s_pass(s: SchedulerH
         assert req.finished() and len(req.origin_input_ids) == new
     s.abort("decode")
     s.run()
-    s.submit(warm("idle", 9, 290))
-    assert s.step().extend_lens == [290], "nobody waits"
+    clock.now += 1.0
+    s.submit(warm("idle", 9, 200))
+    assert s.step().extend_lens == [200], "nobody waits"
 
 
 def test_how_long_a_pass_lasts_is_known_before_the_first_warm_up(s: SchedulerHarness, clock: Clock) -> None:
     gate = s.scheduler.tree_cache.gate
     decode(s)
     s.step()
+    gate._pace = None
     clock.next_prefill = 1.0
     s.submit(Request("slow", ids(3, 20), 2))
     for _ in range(4):
