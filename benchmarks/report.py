@@ -95,8 +95,9 @@ that help nobody (`ours`), and on SGLang's own cache without either (`stock`), i
     "pressure_reckoned": """
 ## Pressure in reckoned time
 
-The same beside 10 and 50 workflows in a stepped scheduler whose passes last 8 ms and 40 us for each prompt token:
-scheduling and eviction alone, the same on every machine. Percentiles are over the requests of all runs together.
+The same with 10 and 50 workflows in a stepped scheduler whose passes last 8 ms and 40 us for each prompt
+token: scheduling and eviction alone, the same on every machine. Percentiles are over the requests of all
+runs together.
 """,
     "wire": """
 ## The wire between application and host process

@@ -146,6 +146,9 @@ def test_short_requests_are_kept_from_long_passes() -> None:
     assert budget.longest_pass == pytest.approx(0.05), "never more"
     for _ in range(50):
         budget.decoded(0.3)
+    before = budget.longest_pass
+    budget.decoded(-1e9)
+    assert budget.longest_pass == pytest.approx(before), "a clock that was set back"
     budget.pass_time(0)
     assert budget.longest_pass == pytest.approx(0.05), "nobody waits"
 

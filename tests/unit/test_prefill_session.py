@@ -372,6 +372,23 @@ async def test_a_session_whose_cache_goes_as_fast_as_it_comes_stops_asking() -> 
     await finish(session, ids(range(16)))
 
 
+async def test_a_session_whose_cache_is_taken_again_and_again_stops_asking() -> None:
+    """However much comes between: a server could keep it busy for ever."""
+    engine = CuttingEngine(["answer"])
+    session = Prefiller(engine, chunk_size=4).open()
+    session.extend(ids(range(35)))
+    for n, warm in enumerate((10, 20, 10, 20, 10)):
+        assert session.state != "stalled"
+        await breathe()
+        engine.forgets = n in (1, 3)
+        if n in (2, 4):
+            engine._seen.clear()
+        await engine.release()
+        assert session.warm == warm
+    assert session.state == "stalled" and len(engine.chunks) == 5
+    await finish(session, ids(range(36)))
+
+
 async def test_a_session_whose_cache_was_taken_once_asks_for_it_again() -> None:
     """A chunk that is cut then ends before what had been warm."""
     engine = CuttingEngine(["answer"])

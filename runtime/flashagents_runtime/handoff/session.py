@@ -123,7 +123,7 @@ class PrefillSession:
         self.cache_salt, self.routed_dp_rank = cache_salt, routed_dp_rank
         self._target: list[int] = []  # what the prompt will begin with
         self._warm = 0  # of the target, prefilled as far as we know
-        self._lost = 0  # tokens that were warm once, until as many are so again
+        self._lost = False  # once: what was warm had been evicted
         self._by_us = Intervals()  # positions of the target computed by this session
         self._flushing: Literal["no", "worth", "always"] = "no"
         self._flushed_at: float | None = None
@@ -407,9 +407,7 @@ class PrefillSession:
         if end <= chunk.warm:  # what it had has been evicted: now the server holds this much, and no more
             if self._lost and self._state == "idle":
                 self._state = "stalled"  # it goes faster than it comes
-            self._lost, self._warm = max(self._lost, chunk.warm), min(chunk.valid, end)
-        elif end >= self._lost:
-            self._lost = 0
+            self._lost, self._warm = True, min(chunk.valid, end)
         if chunk.timed:
             self.figures.seconds += seconds
             self._prefiller.observe(chunk.charged, end - cached, seconds, chunk.issued)
