@@ -23,6 +23,7 @@ Figures of a CPU are of shared machines: compare them within one table, not with
 |---|---|
 | [hand-off](performance-handoff.md) | an upstream agent's tokens prefilled into the next prompt |
 | [intra-turn cache](performance-intra-turn.md) | concurrent requests that share a cold prefix, on one H200 |
+| [role LoRAs](performance-lora.md) | the sharing schemes on LRAgent's trace, beside stock SGLang's LoRA |
 | [kernels](performance-kernels.md) | Flash-LoRA-Attention beside FA3 and SGLang's kernels, on one H200 |
 | [the papers' workflows](performance-paper.md) | FlashAgents' experiments beside stock SGLang |
 """

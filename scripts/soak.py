@@ -410,6 +410,17 @@ async def run(
     return number, samples
 
 
+def argument(text: str) -> tuple[str, Any]:
+    """NAME=VALUE; the value as JSON, else as it is."""
+    name, equals, value = text.partition("=")
+    if not name.isidentifier() or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
 async def amain(options: argparse.Namespace) -> int:
     """The command."""
     first = 0
@@ -433,8 +444,10 @@ async def amain(options: argparse.Namespace) -> int:
         from flashagents_runtime.embedded import EmbeddedEngine
         from flashagents_runtime.model_store import resolve_model
 
-        folder = await asyncio.to_thread(resolve_model)
-        more = {} if options.max_total_tokens is None else {"max_total_tokens": options.max_total_tokens}
+        folder = await asyncio.to_thread(resolve_model, options.model)
+        more: dict[str, Any] = dict(options.engine_arg)
+        if options.max_total_tokens is not None:
+            more["max_total_tokens"] = options.max_total_tokens
         engine: Any = EmbeddedEngine(folder, **more)
         tokenizer: Any = load_chat_tokenizer(folder)
         await engine.start()
@@ -488,6 +501,15 @@ def main() -> int:
     parser.add_argument("--engine", choices=["scripted", "embedded"], default="scripted")
     parser.add_argument("--workflows", type=int, help="of a round; default 24, on a real engine 6")
     parser.add_argument("--max-total-tokens", type=int, help="the embedded engine's KV pool")
+    parser.add_argument("--model", help="of the embedded engine; default: the small one")
+    parser.add_argument(
+        "--engine-arg",
+        type=argument,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of the embedded engine, e.g. attention_backend=triton; may be repeated",
+    )
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--out", type=Path, help="append the result to this file, a JSON line a run")
     return asyncio.run(amain(parser.parse_args()))

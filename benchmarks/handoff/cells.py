@@ -41,18 +41,23 @@ class Cell:
         return found if self.wrong is None else {**found, "wrong": self.wrong}
 
 
-def cells() -> Iterator[Cell | Literal["chunks"]]:
-    """The core, the chunk sweep, wrong forecasts, warm heads; then the rest, short ones first."""
+def cells(*, held: bool = False) -> Iterator[Cell | Literal["chunks"]]:
+    """The core, the chunk sweep, wrong forecasts, warm heads; then the rest, short ones first.
+
+    With A `held` to a rate, short texts come first: they last long enough.
+    """
+    if held:
+        yield from (Cell(128, p, c) for c in (1, 8) for p in (2000, 8000))
     core: list[Cell | Literal["chunks"]] = [
         Cell(2048, 8000, 1),
         Cell(512, 2000, 1),
         "chunks",
         Cell(512, 8000, 1),
-        Cell(2048, 2000, 1),
         Cell(512, 2000, 8),
+        Cell(512, 8000, 8),
         Cell(512, 8000, 1, "warm"),
         *(Cell(512, 2000, 2, wrong=wrong) for wrong in (0, 50, 100)),
-        Cell(512, 8000, 8),
+        Cell(2048, 2000, 1),
         Cell(512, 8000, 8, "warm"),
         Cell(2048, 2000, 8),
         Cell(2048, 8000, 8),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -16,11 +16,13 @@ from flashagents_runtime.handoff import (
     Downstream,
     Handoff,
     Prefiller,
+    PromptForecast,
     SessionFigures,
     forecast_messages,
     slot_marker,
     warm_up,
 )
+from flashagents_runtime.handoff.growing_prompt import GrowingPrompt
 
 from .model import Texts
 
@@ -40,6 +42,10 @@ class Script:
     guess: str
     ids: list[int] = field(default_factory=list)
     """B's real prompt."""
+    forecast: PromptForecast | None = None
+    start: tuple[str, list[int]] = ("", [])
+    """The forecast's head, tokenised: a team has it from the turn before. Else the conversations of a cell
+    would begin one after another, each as much later as that takes, in `ours` only."""
     target: Downstream | None = None
     """B's session, where its head was warmed."""
     answer: int = 1
@@ -76,6 +82,7 @@ class Agents:
         expected: tell the session how long A's answer will be.
         scale: divides the tokens of the floor.
         share: by how much warm-ups may slow A, where the server does not see to that.
+        clock: the time in seconds, from any origin.
     """
 
     def __init__(
@@ -89,11 +96,13 @@ class Agents:
         expected: bool = False,
         scale: int = 1,
         share: str = "0.05",
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.engine = engine
         self.prefiller = Prefiller(engine, share=min(float(share), 1.0))
         # Warm-ups make room for what decodes beside them.
         self._speaker = self.prefiller if speaker is None else Prefiller(speaker)
+        self.prefiller.clock = self._speaker.clock = self._clock = clock
         self._chat = chat
         self._rules = CutRules(chat.backend_tokenizer)
         self._texts = Texts(chat.backend_tokenizer, seed)
@@ -107,6 +116,8 @@ class Agents:
         guess = self._texts.of(prefix) if wrong else told
         script = Script(self._texts.of(60), self._texts.pieces(upstream), told, guess)
         script.ids = self._ids(self._messages(script.told, "".join(script.said)))
+        script.forecast = forecast_messages(self._chat.render, self._messages(guess, slot_marker()))
+        script.start = GrowingPrompt(script.forecast, self._rules).start
         return script
 
     def text(self, tokens: int) -> str:
@@ -126,10 +137,10 @@ class Agents:
             script.target = target
 
     def _open(self, script: Script) -> Downstream:
-        forecast = forecast_messages(self._chat.render, self._messages(script.guess, slot_marker()))
+        assert script.forecast is not None
         expected = len(script.said) if self._expected else None
         session = self.prefiller.open(expected=expected, lora=script.lora)
-        return Downstream(session, forecast, self._rules)
+        return Downstream(session, script.forecast, self._rules, start=script.start)
 
     async def off(self, script: Script) -> Sample:
         """B's request is an ordinary one, sent when A has ended."""
@@ -172,7 +183,7 @@ class Agents:
 
     async def floor(self, script: Script) -> Sample:
         """128 new tokens on the same cached prefix, and one decode step: `first` - `arrivals[0]`."""
-        sample = Sample(arrivals=[perf_counter()])
+        sample = Sample(arrivals=[self._clock()])
         await self._answer(
             self.engine.generate(GenerateRequest(input_ids=script.ids, sampling=tokens(2))), sample, nth=2
         )
@@ -184,17 +195,17 @@ class Agents:
             async for delta in stream:
                 count += len(delta.token_ids)
                 if count >= nth and not sample.first:
-                    sample.first = perf_counter()
+                    sample.first = self._clock()
                 sample.result = delta.result
-        sample.last = perf_counter()
+        sample.last = self._clock()
 
     async def _speak(self, script: Script, sample: Sample) -> AsyncGenerator[Delta, None]:
         """A's stream, with the script's text."""
         if self._rate is not None:
-            began = perf_counter()
+            began = self._clock()
             for i, piece in enumerate(script.said):
-                await asyncio.sleep(max(began + (i + 1) / self._rate - perf_counter(), 0))
-                sample.arrivals.append(perf_counter())
+                await asyncio.sleep(max(began + (i + 1) / self._rate - self._clock(), 0))
+                sample.arrivals.append(self._clock())
                 end = GenerateResult(finish_reason="length", usage=Usage())
                 yield Delta(piece, [0], end if i == len(script.said) - 1 else None)
             return
@@ -204,7 +215,7 @@ class Agents:
         async with aclosing(self._speaker.generate(request)) as stream:
             async for delta in stream:
                 if delta.token_ids:
-                    sample.arrivals.append(perf_counter())
+                    sample.arrivals.append(self._clock())
                 text = "".join(script.said[done : done + len(delta.token_ids)])
                 done += len(delta.token_ids)
                 yield Delta(text, delta.token_ids, delta.result)

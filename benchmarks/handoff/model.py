@@ -55,6 +55,12 @@ def write_model(folder: Path, shape: str) -> Path:
     """
     family = "qwen3_moe" if "num_experts" in SHAPES[shape] else "qwen2"
     path = write_config(folder / shape, family, SHAPES[shape])
+    write_tokenizer(path)
+    return path
+
+
+def write_tokenizer(path: Path) -> None:
+    """The tokenizer and its chat template, into a model's folder."""
     _train().save(str(path / "tokenizer.json"))
     (path / "tokenizer_config.json").write_text(
         json.dumps(
@@ -67,7 +73,6 @@ def write_model(folder: Path, shape: str) -> Path:
             }
         )
     )
-    return path
 
 
 def _train() -> Tokenizer:

@@ -3,6 +3,7 @@
     python benchmarks/handoff/run.py                                   # CPU: everything 16 times smaller
     python benchmarks/handoff/run.py --shape qwen2.5-7b --attention fa3 --budget-seconds 420   # one GPU
     python benchmarks/handoff/run.py ... --upstream rate:50            # A on no engine, at 50 tokens/s
+    python benchmarks/handoff/run.py ... --slice fa3,shared,300 --slice triton,shared,100   # two engines
 
 Weights are random (`load_format=dummy`); nothing is fetched. A cell's rows are appended when it is done. Run
 the same command again for the cells that are missing; `--again` measures those that are there anew.
@@ -21,7 +22,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +35,19 @@ from benchmarks.handoff.conversation import Agents, Sample, Script, tokens
 from benchmarks.handoff.model import write_model
 from benchmarks.handoff.sweep import chunk_times
 from benchmarks.rows import RESULTS, append, common, row
+from benchmarks.turns import add_argument, wait
 from flashagents_runtime import GenerateRequest
 from flashagents_runtime.chat_tokenizer import HFChatTokenizer
 from flashagents_runtime.embedded import EmbeddedEngine
+from flashagents_runtime.handoff.chunk_sizer import PrefillCurve
+from flashagents_runtime.types import Progress
 
 GPU_ARGS: dict[str, Any] = {
     "sampling_backend": "pytorch",
     "grammar_backend": "none",
-    "mem_fraction_static": 0.7,
+    # The pool is bounded, so that engines fit beside each other: eight conversations of 10,000 tokens twice.
+    "mem_fraction_static": 0.93,
+    "max_total_tokens": 200_000,
     "context_length": 32768,
     "max_running_requests": 32,
     "cuda_graph_bs_decode": [1, 2, 4, 8, 12, 16],
@@ -48,18 +55,52 @@ GPU_ARGS: dict[str, Any] = {
 CPU_ARGS: dict[str, Any] = {"max_total_tokens": 32768, "context_length": 4096}
 
 
-class Benchmark:
-    """One engine, measured cell by cell until the time is up."""
+@dataclass(frozen=True)
+class Slice:
+    """What is measured on one engine, in a row.
 
-    def __init__(self, args: argparse.Namespace, engine: EmbeddedEngine, agents: Agents) -> None:
+    Attributes:
+        attention: SGLang's attention backend of the engine.
+        upstream: "shared", A on B's engine; "rate:N", A on none, N tokens a second.
+        seconds: no cell starts that would end later.
+    """
+
+    attention: str
+    upstream: str
+    seconds: float
+
+    @property
+    def rate(self) -> float | None:
+        return None if self.upstream == "shared" else float(self.upstream.removeprefix("rate:"))
+
+    @classmethod
+    def parse(cls, text: str) -> Slice:
+        """Of `ATTENTION,UPSTREAM,SECONDS`."""
+        try:
+            attention, upstream, seconds = text.split(",")
+            found = cls(attention, upstream, float(seconds))
+            if not (upstream == "shared" or upstream.startswith("rate:")) or not (found.rate or 1) > 0:
+                raise ValueError
+        except ValueError:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not ATTENTION,UPSTREAM,SECONDS with UPSTREAM shared or rate:N"
+            ) from None
+        return found
+
+
+class Benchmark:
+    """One slice, measured cell by cell until its time is up."""
+
+    def __init__(self, args: argparse.Namespace, what: Slice, engine: EmbeddedEngine, agents: Agents) -> None:
         self.args = args
+        self.rate = what.rate
         self.engine = engine
         self.agents = agents
-        self.end = time.monotonic() + args.budget_seconds
+        self.end = time.monotonic() + what.seconds
         self.step = 0.0  # seconds that A takes for a token
         self.missing = 0  # cells for which there was no time
         self.shared: dict[str, Any] = {}
-        self.key: dict[str, Any] = {"shape": args.shape, "attention": args.attention, "a": args.upstream}
+        self.key: dict[str, Any] = {"shape": args.shape, "attention": what.attention, "a": what.upstream}
         if args.expected:
             self.key["expected"] = True
         if args.share != "0.05":
@@ -72,8 +113,9 @@ class Benchmark:
 
         self.device = "cpu" if self.args.cpu else torch.cuda.get_device_name()
         self.shared = common("sglang", "torch", "triton", device=self.device)
-        await self.warm_up()
-        for cell in cells():
+        if self.rate is None or not self.agents.prefiller.curve.measured:
+            await self.warm_up()
+        for cell in cells(held=self.rate is not None):
             if isinstance(cell, str):
                 await self.chunks()
             elif not self.args.only or self.args.only in f"{cell}":
@@ -107,7 +149,7 @@ class Benchmark:
         case = {**cell.case(scale), **self.key}
         if cell.heads == "warm" and cell.prefix // scale == 0:
             return
-        each = cell.upstream // scale * (self.step if args.rate is None else 1 / args.rate) * 1.1
+        each = cell.upstream // scale * (self.step if self.rate is None else 1 / self.rate) * 1.1
         each += (cell.prefix + cell.upstream) // scale * cell.concurrency * self.pace() * 2
         if not self.wanted("ours", case, 2.4 * args.repeats * each):
             return
@@ -241,31 +283,44 @@ def _known(path: Path) -> set[str]:
 
 
 async def measure(args: argparse.Namespace) -> None:
-    """Start the engine, run, end it."""
+    """Start the engines, side by side, measure slice by slice, end them."""
     with tempfile.TemporaryDirectory() as folder:
         path = write_model(Path(folder), args.shape)
-        engine_args = CPU_ARGS if args.cpu else {**GPU_ARGS, "attention_backend": args.attention}
-        engine_args = {**engine_args, **{n: _value(v) for n, _, v in (a.partition("=") for a in args.engine)}}
+        more = {n: _value(v) for n, _, v in (a.partition("=") for a in args.engine)}
         os.environ["FLASHAGENTS_WARMUP_SHARE"] = args.share
-        engine = EmbeddedEngine(path, load_format="dummy", random_seed=0, **engine_args)
-        began = time.monotonic()
-        try:
-            info = await engine.start(lambda p: print(f"{p.stage}", file=sys.stderr))
-            print(f"engine up in {time.monotonic() - began:.1f} s: {info}", flush=True)
-            chat = HFChatTokenizer(path)
-            agents = Agents(
-                engine,
-                chat,
-                args.seed,
-                rate=args.rate,
-                expected=args.expected,
-                scale=args.scale,
-                share=args.share,
-            )
-            await Benchmark(args, engine, agents).run()
-            await agents.close()
-        finally:
-            await engine.close()
+        chat = HFChatTokenizer(path)
+        async with AsyncExitStack() as stack:
+            engines: dict[str, EmbeddedEngine] = {}
+            for attention in dict.fromkeys(s.attention for s in args.slice):
+                engine_args = CPU_ARGS if args.cpu else {**GPU_ARGS, "attention_backend": attention}
+                engine = EmbeddedEngine(path, load_format="dummy", random_seed=0, **{**engine_args, **more})
+                stack.push_async_callback(engine.close)
+                engines[attention] = engine
+            began = time.monotonic()
+            infos = await asyncio.gather(*(engine.start(_tell) for engine in engines.values()))
+            print(f"{len(engines)} engines up in {time.monotonic() - began:.1f} s: {infos[0]}", flush=True)
+            wait(args)
+            curves: dict[str, PrefillCurve] = {}
+            for number, what in enumerate(args.slice):
+                print(f"== {what.attention}, A {what.upstream}", flush=True)
+                agents = Agents(
+                    engines[what.attention],
+                    chat,
+                    args.seed + 1_000_003 * number,
+                    rate=what.rate,
+                    expected=args.expected,
+                    scale=args.scale,
+                    share=args.share,
+                )
+                if what.attention in curves:  # warm since its first slice
+                    agents.prefiller.curve = curves[what.attention]
+                curves[what.attention] = agents.prefiller.curve
+                await Benchmark(args, what, engines[what.attention], agents).run()
+                await agents.close()
+
+
+def _tell(progress: Progress) -> None:
+    print(progress.stage, file=sys.stderr)
 
 
 def _value(text: str) -> Any:
@@ -281,6 +336,13 @@ def main() -> None:
     parser.add_argument("--shape", default="smollm2-135m")
     parser.add_argument("--attention", default="torch_native", help="fa3 or triton on a GPU")
     parser.add_argument("--upstream", default="shared", help="shared, or rate:TOKENS_A_SECOND")
+    parser.add_argument(
+        "--slice",
+        action="append",
+        type=Slice.parse,
+        metavar="ATTENTION,UPSTREAM,SECONDS",
+        help="instead of --attention, --upstream and --budget-seconds; may be repeated",
+    )
     parser.add_argument("--expected", action="store_true", help="tell sessions how long A's answer will be")
     parser.add_argument("--share", default="0.05", help="by how much warm-ups may slow A; inf is no limit")
     parser.add_argument("--repeats", type=int, default=5)
@@ -289,14 +351,16 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cells whose repr contains this")
     parser.add_argument("--scale", type=int, help="divides all token counts; default 1, on a CPU 16")
     parser.add_argument("--engine", action="append", default=[], metavar="NAME=VALUE")
+    add_argument(parser)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--out", type=Path, default=RESULTS / "handoff.jsonl")
     args = parser.parse_args()
-    args.cpu = args.attention == "torch_native"
+    try:
+        args.slice = args.slice or [Slice.parse(f"{args.attention},{args.upstream},{args.budget_seconds}")]
+    except argparse.ArgumentTypeError as e:
+        parser.error(str(e))
+    args.cpu = args.slice[0].attention == "torch_native"
     args.scale = args.scale or (16 if args.cpu else 1)
-    args.rate = float(args.upstream.partition(":")[2]) if args.upstream.startswith("rate:") else None
-    if args.rate is None and args.upstream != "shared":
-        parser.error(f"--upstream is shared or rate:N, not {args.upstream}")
     asyncio.run(measure(args))
 
 

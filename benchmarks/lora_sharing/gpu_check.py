@@ -1,6 +1,7 @@
 """The sharing schemes on a GPU against their definitions in torch, on a small random model.
 
     python benchmarks/lora_sharing/gpu_check.py
+    python benchmarks/lora_sharing/gpu_check.py --beside --budget-seconds 95   # all at once, graphs on
     python benchmarks/lora_sharing/gpu_check.py --cpu          # the same path on a CPU, tiny
 
 For each scheme, with CUDA graphs on and off: `plan` computes a context and answers; `act` and `reflect` go
@@ -9,27 +10,30 @@ tests/helpers/lora_reference.py (float64), and log-probs compared token by token
 its own context, gives the noise of bf16; the same answers against a wrong definition (nothing shared) give
 what a mistake would look like. A scheme passes if its mean difference is at most 1.5 times the noise.
 Then milliseconds of a prefill, of an increment and of a decode step on this model: few layers, so for the
-ratio of the variants only.
+ratio of the variants only. With `--beside` each scheme is checked by a process of its own, all at the same
+time, and nothing is timed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import statistics
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tests"), str(Path(__file__).parent)]
+sys.path[:0] = [str(ROOT), str(ROOT / "runtime"), str(ROOT / "tests")]
 
-from rows import RESULTS, append, common, row
-from sharing_engine import SharingEngine, write_random_model
-
+from benchmarks.lora_sharing.sharing_engine import SharingEngine, write_random_model
+from benchmarks.paper.bounded import bounded
+from benchmarks.rows import RESULTS, append, common, row
 from helpers.lora_adapters import make_adapter
 from helpers.lora_reference import Backbone, Context
 
@@ -222,15 +226,14 @@ class Check:
             noise = max(self.differences.get("none", [0.0]))
             line = f"   mean {mean:.5f}, max {max(found):.5f}; stock's noise {noise:.5f}"
             if scheme != "none":
-                limit = 1e-3 if self.args.cpu else 1.5 * noise
-                if noise and mean > limit:
-                    self.failed.append(f"{scheme} graphs={graphs}: mean {mean:.5f} above {limit:.5f}")
+                if noise or self.args.cpu:
+                    self.hold(scheme, graphs, mean, noise)
                 if len(self.differences[scheme]) == 1:
                     wrong = statistics.mean(self.judge(scheme, conversation, "control"))
                     self.add(scheme, case, "logprob_abs_diff_mean_of_a_wrong_definition", [wrong])
                     line += f"; a wrong definition {wrong:.5f}"
             print(line, flush=True)
-            for metric, values in self.clock(e, scheme).items():
+            for metric, values in self.clock(e, scheme).items() if self.args.clock else ():
                 self.add(scheme, case, metric, values)
                 print(f"   {metric}: {statistics.median(values):.3f}", flush=True)
         except Exception as error:
@@ -240,6 +243,57 @@ class Check:
             if e is not None:
                 e.close()
 
+    def hold(self, scheme: str, graphs: bool, mean: float, noise: float) -> None:
+        """Against the noise of stock."""
+        limit = 1e-3 if self.args.cpu else 1.5 * noise
+        if mean > limit:
+            self.failed.append(f"{scheme} graphs={graphs}: mean {mean:.5f} above {limit:.5f}")
+
+    # ---- all at once
+
+    def beside(self) -> None:
+        """Every scheme in a process of its own, all at the same time."""
+        schemes = self.args.schemes.split(",")
+        with ThreadPoolExecutor(len(schemes)) as pool:
+            found = dict(zip(schemes, pool.map(self._child, schemes), strict=True))
+        means = {
+            (scheme, row["case"]["graphs"]): row["p50"]
+            for scheme, rows in found.items()
+            for row in rows
+            if row["metric"] == "logprob_abs_diff_mean"
+        }
+        stock = [mean for (scheme, _), mean in means.items() if scheme == "none"]
+        noise = max(stock, default=0.0)
+        if not stock:
+            self.failed.append("no noise of stock to compare with: `none` has no rows")
+        for (scheme, graphs), mean in means.items():
+            print(f"{scheme}, CUDA graphs {'on' if graphs else 'off'}: mean {mean:.5f}, noise {noise:.5f}")
+            if scheme != "none" and noise:  # on a CPU each child has held itself to what fp32 leaves
+                self.hold(scheme, graphs, mean, noise)
+        append(self.args.out, [{**row, **self.shared} for rows in found.values() for row in rows], show=False)
+        print("FAILED: " + "; ".join(self.failed) if self.failed else f"all passed ({self.spent():.0f} s)")
+
+    def _child(self, scheme: str) -> list[dict[str, Any]]:
+        """Its rows."""
+        rows, log = self.folder / f"{scheme}.jsonl", self.folder / f"{scheme}.log"
+        words = [sys.executable, __file__, "--schemes", scheme, "--no-clock", "--out", str(rows)]
+        for name in ("graphs", "attention", "rank", "context", "page_size"):
+            words += [f"--{name.replace('_', '-')}", str(getattr(self.args, name))]
+        for pair in self.args.set:
+            words += ["--set", pair]
+        with log.open("wb") as output:
+            code, _ = bounded(
+                [*words, "--cpu"] if self.args.cpu else words,
+                self.args.budget_seconds - self.spent(),
+                output=output,
+            )
+        said = log.read_text(errors="replace").splitlines()
+        print("\n".join(line for line in said if line.startswith(("==", "   "))), flush=True)
+        if code or not rows.exists():
+            self.failed.append(f"{scheme}: exit status {code} after {self.spent():.0f} s")
+            print("\n".join(said[-25:]), flush=True)
+        return [json.loads(line) for line in rows.read_text().splitlines()] if rows.exists() else []
+
     def add(self, scheme: str, case: dict[str, Any], metric: str, values: list[float]) -> None:
         self.rows.append(row("lora_sharing", scheme, case, metric, values, self.shared))
 
@@ -248,24 +302,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--schemes", default="none,base_lr,precomputed,full,base")
-    parser.add_argument("--graphs", default="off,on")
+    parser.add_argument("--graphs", help="off,on is the default")
     parser.add_argument("--attention", default="fa3", help="of stock and of `full`")
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--context", type=int, default=600)
     parser.add_argument("--page-size", type=int, default=1)
     parser.add_argument("--budget-seconds", type=float, default=480)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=JSON", help="server arguments")
+    parser.add_argument("--beside", action="store_true", help="all schemes at once; graphs on unless told")
+    parser.add_argument("--no-clock", dest="clock", action="store_false", help="time nothing")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=RESULTS / "lora_sharing.jsonl")
     args = parser.parse_args()
+    args.graphs = args.graphs or ("on" if args.beside else "off,on")
     if args.cpu:
         args.graphs = "off"
     else:
         import torch
 
         args.device = torch.cuda.get_device_name()
+    if args.beside:  # for each child, whose reference computes on the CPU
+        os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // len(args.schemes.split(","))))
     check = Check(args)
-    check.run()
+    if args.beside:
+        check.beside()
+    else:
+        check.run()
     sys.exit(bool(check.failed))
 
 

@@ -3,44 +3,20 @@
 from __future__ import annotations
 
 import os
-import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[1]))
-import model_config
-import random_adapters
-
+from benchmarks import model_config
+from benchmarks.lora_sharing.shapes import SHAPES
 from flashagents_runtime import cpu_shims, plugin
+from flashagents_runtime.host.build import meet_in_a_file
 from flashagents_runtime.lora_sharing.arguments import take_arguments
 
 # Spawned children import this module before SGLang, to find the functions that they run.
 cpu_shims.install()
-
-SHAPES: dict[str, dict[str, Any]] = {
-    "llama-3.1-8b": model_config.LLAMA31_8B,
-    # for log-probs: the attention of an 8B model, few and narrow layers, random weights
-    "random-4-layers": {
-        "hidden_size": 1024,
-        "intermediate_size": 2816,
-        "num_attention_heads": 32,
-        "num_hidden_layers": 4,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "vocab_size": 8192,
-    },
-    "tiny": {  # to try things on a CPU
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_attention_heads": 4,
-        "num_hidden_layers": 2,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-        "vocab_size": 512,
-    },
-}
 
 
 def write_config(folder: Path, shape: str, *, dtype: str = "bfloat16") -> Path:
@@ -84,18 +60,13 @@ def write_random_model(folder: Path, shape: str) -> Path:
     return path
 
 
-def adapter_tensors(shape: str, number: int, rank: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A random adapter for `q_proj` and `v_proj`, and its configuration; all have the same `v_proj` A."""
-    return random_adapters.tensors(SHAPES[shape], number, rank), random_adapters.config(shape, rank)
-
-
 class SharingEngine:
     """An engine whose adapters share as `scheme` says; "none" is stock SGLang.
 
     Args:
         scheme: `lora_sharing`.
         roles: names of the adapters.
-        folders: their PEFT folders, or None: they are loaded later (`load`).
+        folders: their PEFT folders.
         groups: `lora_groups`; None is one group of all.
         server_args: SGLang's, on top of what the scheme needs.
     """
@@ -104,7 +75,7 @@ class SharingEngine:
         self,
         scheme: str,
         roles: Sequence[str],
-        folders: Sequence[Path] | None = None,
+        folders: Sequence[Path],
         *,
         cpu: bool,
         groups: Mapping[str, Sequence[str]] | None = None,
@@ -132,8 +103,7 @@ class SharingEngine:
                 "lora_backend": "torch_native",
             }
             args |= {"attention_backend": "torch_native"}
-        if folders is not None:
-            args["lora_paths"] = {name: str(path) for name, path in zip(roles, folders, strict=True)}
+        args["lora_paths"] = {name: str(path) for name, path in zip(roles, folders, strict=True)}
         # Stock, but for the handshake: nothing else of the plug-in is on.
         args["radix_cache_backend"] = plugin.CACHE_BACKEND
         os.environ["FLASHAGENTS_DISABLE"] = "intra_turn" if scheme == "none" else ""
@@ -142,6 +112,9 @@ class SharingEngine:
             if scheme != "full" and not cpu:
                 args.pop("attention_backend", None)
         args = take_arguments(args, cuda=not cpu)
+        # A file for each engine: several that start at once would look for free ports at the same time.
+        os.environ.pop("SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE", None)
+        meet_in_a_file(args, f"{tempfile.mkdtemp()}/ranks")
         plugin.register()
 
         class OurEngine(Engine):  # type: ignore[misc]
@@ -152,12 +125,6 @@ class SharingEngine:
         self.engine = OurEngine(**args)
         self.start_seconds = time.perf_counter() - began
         self.scheme = scheme
-
-    def load(self, name: str, tensors: dict[str, Any], config: dict[str, Any]) -> None:
-        """Load an adapter from tensors."""
-        result = self.engine.load_lora_adapter_from_tensors(name, tensors, config)
-        if not result.success:
-            raise RuntimeError(f"{name}: {result.error_message}")
 
     @property
     def info(self) -> dict[str, Any]:

@@ -13,16 +13,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from typing import IO
 
 import psutil
 
 GRACE = 10.0  # seconds between the request to end and the end
 
 
-def bounded(command: Sequence[str], seconds: float, *, every: float = 1.0) -> tuple[int, list[int]]:
-    """The command's exit status, 124 where it ran past `seconds`, and the ids of what was left of it."""
+def bounded(
+    command: Sequence[str], seconds: float, *, every: float = 1.0, output: IO[bytes] | None = None
+) -> tuple[int, list[int]]:
+    """The command's exit status, 124 where it ran past `seconds`, and the ids of what was left of it.
+
+    `output` takes all that it prints; None leaves it on this process's own.
+    """
     end = time.monotonic() + seconds
-    process = subprocess.Popen(command)
+    into = {} if output is None else {"stdout": output, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen(command, **into)  # type: ignore[call-overload]
     seen: set[psutil.Process] = set()
     try:
         code = _wait(psutil.Process(process.pid), process, seen, end, every)

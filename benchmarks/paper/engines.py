@@ -38,12 +38,12 @@ class Spec:
     Attributes:
         args: engine arguments besides those of all.
         env: environment variables of its host process.
-        loras: the adapters of `ROLES` are loaded into it.
+        loras: names of the random adapters that are loaded into it, in the order of their numbers.
     """
 
     args: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
-    loras: bool = False
+    loras: Sequence[str] = ()
 
 
 HOST_LOGGER = "flashagents_runtime.engine"  # has what a host process prints
@@ -67,12 +67,12 @@ SPECS = {
         env={"FLASHAGENTS_SJF": "1", "FLASHAGENTS_DISABLE": "intra_turn,soft_pins,warmup_budget"}
     ),
     # Role agents' LoRA adapters on one backbone, loaded when the engine is up (`adapters.py`).
-    "stock-lora": Spec({**STOCK, **LORA, "schedule_policy": "lpm"}, loras=True),
-    "flash-lora": Spec(LORA, loras=True),
+    "stock-lora": Spec({**STOCK, **LORA, "schedule_policy": "lpm"}, loras=ROLES),
+    "flash-lora": Spec(LORA, loras=ROLES),
     "flash-lora-shared": Spec(
         # It attends in a backend of its own.
         {**LORA, "lora_sharing": "base_lr", "lora_groups": {"team": list(ROLES)}, "attention_backend": None},
-        loras=True,
+        loras=ROLES,
     ),
     "flash-eager-prefill": Spec({"cuda_graph_backend_prefill": "disabled"}),
 }
@@ -101,16 +101,32 @@ async def running(
         gpu: the device's number.
         more: further engine arguments of all of them.
     """
-    base = {**(CPU_ARGS if cpu else GPU_ARGS), "load_format": "dummy", "random_seed": 0, **(more or {})}
+    base = {**(CPU_ARGS if cpu else GPU_ARGS), **(more or {})}
     if gpu:
         base["base_gpu_id"] = gpu
+    async with beside({name: SPECS[name] for name in names}, model, base, cpu=cpu) as engines:
+        yield engines
+
+
+@asynccontextmanager
+async def beside(
+    specs: Mapping[str, Spec], model: Path, base: Mapping[str, Any], *, cpu: bool
+) -> AsyncGenerator[dict[str, EmbeddedEngine], None]:
+    """Start these engines, all at once on a GPU, with random weights and `base`'s arguments; ends them."""
+    base = {"load_format": "dummy", "random_seed": 0, **base}
     log_engines()
     engines: dict[str, EmbeddedEngine] = {}
     starts: list[asyncio.Task[Any]] = []
     began, loop = time.monotonic(), asyncio.get_running_loop()
+
+    async def finish(name: str, start: asyncio.Task[Any]) -> None:
+        await start
+        for number, role in enumerate(specs[name].loras):
+            await engines[name].load_lora(role, write_adapter(model, number))
+        print(f"{name}: up after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+
     async with AsyncExitStack() as stack:
-        for name in names:
-            spec = SPECS[name]
+        for name, spec in specs.items():
             args = {**base, **spec.args}
             if cpu and args.get("attention_backend", "") is None:
                 del args["attention_backend"]  # there the default is the only one
@@ -132,12 +148,7 @@ async def running(
                 for key, value in kept.items():
                     os.environ.pop(key) if value is None else os.environ.update({key: value})
             starts.append(start)
-        for name, start in zip(names, starts, strict=True):
-            await start
-            if SPECS[name].loras:
-                for number, role in enumerate(ROLES):
-                    await engines[name].load_lora(role, write_adapter(model, number))
-            print(f"{name}: up after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        await asyncio.gather(*(finish(name, start) for name, start in zip(specs, starts, strict=True)))
         yield engines
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,14 @@ class Slice:
         path: the file.
         shared: what all rows have (`rows.common`).
         seconds: start no cell that would end so long after this process began, engines and all.
+        again: measure what the file has, too.
     """
 
-    def __init__(self, path: Path, shared: dict[str, Any], seconds: float) -> None:
+    def __init__(self, path: Path, shared: dict[str, Any], seconds: float, *, again: bool = False) -> None:
         self.shared = shared
         self._path = path
         self._end = time.monotonic() + seconds - (time.time() - psutil.Process().create_time())
-        self._known = set(_keys(path))
+        self._known = set() if again else set(_keys(path))
         self._pace: dict[str, float] = {}
         self._left: list[dict[str, Any]] = []
 
@@ -56,12 +57,13 @@ class Slice:
         if fits:
             self._pace[kind] = (time.monotonic() - began) / repeats
 
-    def add(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Append the rows of a case, and print a line of it."""
+    def add(self, rows: Sequence[dict[str, Any]], metrics: Collection[str] | None = None) -> None:
+        """Append the rows of a case, and print a line of it: of these metrics, else of its times."""
         append(self._path, rows, show=False)
         shown: dict[str, dict[str, float]] = {}
         for r in rows:
-            if r["metric"].endswith(("_ms", "_s")) and not r["metric"].endswith("_last_ms"):
+            time_of_all = r["metric"].endswith(("_ms", "_s")) and not r["metric"].endswith("_last_ms")
+            if time_of_all if metrics is None else r["metric"] in metrics:
                 shown.setdefault(r["metric"], {})[r["variant"]] = r["p50"]
         print(json.dumps(rows[0]["case"]), json.dumps(shown), flush=True)
 

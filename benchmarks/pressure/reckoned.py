@@ -21,7 +21,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT), str(_ROOT / "runtime"), str(_ROOT / "tests")]
 
 from benchmarks.rows import RESULTS, append, common, row
-from helpers.reckoned import KINDS, Load, Pace, Reckoning, Run
+from helpers.reckoned import KINDS, Load, Reckoning, Run
+from helpers.reckoned_steps import Pace
 from helpers.scheduler_harness import SchedulerHarness, tiny_model
 
 PACES = {

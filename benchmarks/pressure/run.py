@@ -28,6 +28,7 @@ sys.path[:0] = [str(_ROOT), str(_ROOT / "runtime")]
 from benchmarks.handoff.model import SHAPES, write_model
 from benchmarks.pressure.useless import KINDS, useless
 from benchmarks.rows import RESULTS, append, common, row
+from benchmarks.turns import add_argument, wait
 from flashagents_runtime import FlashAgentsError, GenerateRequest, SamplingParams
 from flashagents_runtime.embedded import EmbeddedEngine
 from flashagents_runtime.handoff import Prefiller
@@ -35,7 +36,7 @@ from flashagents_runtime.handoff import Prefiller
 GPU_ARGS: dict[str, Any] = {
     "sampling_backend": "pytorch",
     "grammar_backend": "none",
-    "mem_fraction_static": 0.35,  # two engines
+    "mem_fraction_static": 0.93,  # of what is free: the pools are bounded
     "context_length": 32768,
     "max_total_tokens": 65536,
     "cuda_graph_bs_decode": [1, 2, 4, 8, 16, 32, 64],
@@ -188,7 +189,6 @@ async def measure(args: argparse.Namespace) -> None:
     global VOCAB
     VOCAB = int(SHAPES[args.shape]["vocab_size"])
     os.environ["FLASHAGENTS_WARMUP_SHARE"] = args.share  # a CPU's default holds nothing back
-    end = time.monotonic() + args.budget_seconds
     with tempfile.TemporaryDirectory() as folder:
         path = write_model(Path(folder), args.shape)
         given = CPU_ARGS if args.cpu else {**GPU_ARGS, "attention_backend": args.attention}
@@ -201,8 +201,10 @@ async def measure(args: argparse.Namespace) -> None:
             "stock": EmbeddedEngine(path, **given, radix_cache_backend=None),
         }
         try:
-            for engine in engines.values():
-                await engine.start(lambda p: print(p.stage, file=sys.stderr))
+            starts = [engine.start(lambda p: print(p.stage, file=sys.stderr)) for engine in engines.values()]
+            await asyncio.gather(*starts)
+            wait(args)
+            end = time.monotonic() + args.budget_seconds
             info = engines["ours"].info
             assert info is not None and engines["stock"].info is not None
             assert "soft_pins" in info.features and "soft_pins" not in engines["stock"].info.features
@@ -247,6 +249,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=4)
     parser.add_argument("--budget-seconds", type=float, default=1e9, help="begin no cell that ends later")
     parser.add_argument("--seed", type=int, default=1)
+    add_argument(parser)
     parser.add_argument("--out", type=Path, default=RESULTS / "pressure.jsonl")
     args = parser.parse_args()
     args.cpu = args.attention == "torch_native"

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from flashagents_autogen import FlashAgentsChatCompletionClient
 from flashagents_autogen.teams.timeline import same_texts
 from flashagents_runtime.embedded import EmbeddedEngine
-from flashagents_runtime.errors import EngineStartError, UnknownAdapterError, UnsupportedFeatureError
+from flashagents_runtime.errors import (
+    EngineStartError,
+    ModelIntegrityError,
+    UnknownAdapterError,
+    UnsupportedFeatureError,
+)
 from flashagents_runtime.handoff import Prefiller
 from flashagents_runtime.types import GenerateRequest, SamplingParams
 from helpers.examples import load_example
@@ -125,6 +134,45 @@ async def test_adapters_come_and_go(
     sharing = state["flashagents"]["features"]["lora_sharing"]
     assert sharing["loaded"] == list(ROLES)
     assert sharing["token_bytes_rows"] * 3 * 64 * 2 == sharing["token_bytes_kv"] * 8  # r / (2 Hkv d)
+
+
+async def test_adapters_come_as_tensors(
+    engine: EmbeddedEngine,
+    model_path: str,
+    folder: Path,
+    text: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is sent is what the folder would be, is held to its group, and leaves no files behind."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    path = role(folder, model_path, "sent", version=3)
+    tensors = load_file(path / "adapter_model.safetensors")
+    config = json.loads((path / "adapter_config.json").read_text())
+    answers = []
+    for how in ("folder", "tensors"):
+        assert await engine.flush_cache()
+        if how == "folder":
+            await engine.load_lora("late", path)
+        else:
+            await engine.load_lora_tensors(
+                "late", tensors, {**config, "target_modules": {"q_proj", "v_proj"}}
+            )
+        answers.append((await ask(engine, "late", text[:60]))[0])
+        _, result = await ask(engine, "act", text[:60])
+        assert result.usage.cached_tokens == 59
+        await engine.unload_lora("late")
+    assert answers[0] == answers[1]
+
+    misfit = load_file(role(folder, model_path, "misfit", shared_a=None) / "adapter_model.safetensors")
+    with pytest.raises(UnsupportedFeatureError, match="'late' does not fit its sharing group 'team'"):
+        await engine.load_lora_tensors("late", misfit, config)
+    broken = {name: tensor * float("nan") for name, tensor in tensors.items()}
+    with pytest.raises(ModelIntegrityError, match=r"'late': tensor .* holds NaN"):
+        await engine.load_lora_tensors("late", broken, config)
+    assert os.listdir(tmp_path) == []
+    _, result = await ask(engine, "act", text[:20])
+    assert result.finish_reason == "length"
 
 
 async def test_a_chunk_warmed_for_one_role_serves_the_others(engine: EmbeddedEngine, text: list[int]) -> None:

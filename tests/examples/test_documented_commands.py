@@ -105,6 +105,7 @@ BEFORE: dict[str, Callable[[Path], None]] = {
     "docs/role-training.md": pairs_of("pairs/plan.json", "pairs/action.json", "pairs/reflect.json"),
     "examples/train_role_adapters/README.md": pairs_of("planner.json", "actor.json"),
     "benchmarks/handoff/README.md": folders("OUT_DIR"),
+    "benchmarks/lora_sharing/README.md": folders("OUT_DIR"),
     "benchmarks/paper/README.md": folders("OUT_DIR"),
     "benchmarks/pressure/README.md": folders("OUT_DIR"),
     "benchmarks/role_quality/README.md": parts_of_a_model,
@@ -247,11 +248,12 @@ def test_a_command_in_running_text_is_understood(command: str, reader: Reader) -
         run(call, reader, parse_only=True)
 
 
-def test_the_planned_gpu_sessions_are_understood(reader: Reader) -> None:
+@pytest.mark.parametrize(("folder", "least"), [("paper", 10), ("lora_sharing", 7)])
+def test_the_planned_gpu_sessions_are_understood(folder: str, least: int, reader: Reader) -> None:
     """The lines of the table in which `g` stands for the script."""
-    lines = re.findall(r"`(g \d[^`]+)`", (ROOT / "benchmarks" / "paper" / "README.md").read_text())
-    assert len(lines) > 10
-    calls, _ = reader.type(['g() { benchmarks/paper/gpu.sh OUT_DIR COMMIT "$@"; }', *lines])
+    lines = re.findall(r"`(g \d[^`]+)`", (ROOT / "benchmarks" / folder / "README.md").read_text())
+    assert len(lines) >= least
+    calls, _ = reader.type([f'g() {{ benchmarks/{folder}/gpu.sh OUT_DIR COMMIT "$@"; }}', *lines])
     assert len(calls) == sum(line.count(";") + 1 for line in lines)
     for call in calls:
         run(call, reader, parse_only=True)

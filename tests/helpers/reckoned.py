@@ -1,8 +1,7 @@
 """Workflows in a stepped scheduler whose time is reckoned, not measured: the same on every machine.
 
-A pass of the engine lasts `Pace.step` seconds and `Pace.token` for each prompt token that it computes; a
-scheduler's own work lasts no time. Requests come, and forecasts of no use are made, by that time, and the
-plug-in's budget and pins see no other clock.
+A pass of the engine lasts as long as its `Cost` says; a scheduler's own work lasts no time. Requests come,
+and forecasts of no use are made, by that time, and the plug-in's budget and pins see no other clock.
 """
 
 from __future__ import annotations
@@ -12,18 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from helpers.reckoned_steps import Cost, ReckonedSteps
 from helpers.scheduler_harness import Request, SchedulerHarness
 
 NAP = 0.001
 """Seconds between two looks of a scheduler that has nothing to run."""
-
-
-@dataclass(frozen=True)
-class Pace:
-    """Of an engine, in seconds."""
-
-    step: float
-    token: float
 
 
 @dataclass(frozen=True)
@@ -133,36 +125,12 @@ KINDS: dict[str, tuple[int, Callable[[random.Random, str, int], Agent]]] = {
 class Run:
     """One run on a harness; `play` plays it."""
 
-    def __init__(self, s: SchedulerHarness, pace: Pace, seed: int = 0) -> None:
+    def __init__(self, s: SchedulerHarness, cost: Cost) -> None:
         self.s = s
-        self.pace = pace
         self.now = 1000.0
-        self.passes = self.tokens = 0
-        self.rng = random.Random(seed)
+        self._steps = ReckonedSteps(s, cost, lambda: self.now)
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
-        tree = s.scheduler.tree_cache
-        if (gate := getattr(tree, "gate", None)) is not None:
-            gate._clock = gate.budget._clock = self.clock
-            gate._processed_at = gate.budget._at = self.now
-            gate._pace, gate._shortest = None, 0.0
-            gate._decoding, gate._decoded_at, gate._went_last = False, float("-inf"), False
-            gate.budget._balance = gate.budget._sum = gate.budget._squares = 0.0
-        if (pins := getattr(tree, "pins", None)) is not None:
-            pins._clock = self.clock
-        self._run_batch = s.scheduler.run_batch
-
-    def clock(self) -> float:
-        """For the plug-in."""
-        return self.now
-
-    def _lasting(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        result = self._run_batch(batch, *args, **kwargs)
-        computed = sum(batch.extend_lens) if batch.forward_mode.is_extend() else 0
-        self.now += self.pace.step + self.pace.token * computed
-        self.passes += 1
-        self.tokens += computed
-        return result
 
     def at(self, seconds: float, what: Callable[[], None]) -> None:
         """Do something so many seconds from now."""
@@ -194,7 +162,7 @@ class Run:
                 if n + 1 < load.turns:
                     ask(f"{name}t{n + 1:02d}", [*next_head, *said])
             self.s.submit(Request(rid, prompt, load.answer, session_id=session))
-            served = Served(self.now, self.passes, self.tokens)
+            served = Served(self.now, self._steps.count, self._steps.computed)
 
             def ended(req: Any) -> None:
                 nonlocal left
@@ -202,7 +170,7 @@ class Run:
                 found.outputs[rid] = list(req.output_ids)
                 found.prompt += len(prompt)
                 found.cached += req.cached_tokens
-                served.done, served.passes = self.now, self.passes - served.passes
+                served.done, served.passes = self.now, self._steps.count - served.passes
                 if n + 1 < load.turns:
                     more = [*said, *req.output_ids]
                     if kind == "right":
@@ -246,11 +214,8 @@ class Run:
             pool = self.s.scheduler.max_total_num_tokens
             for i in range(agents):
                 warm(make(random.Random(f"{load.seed}/{kind}/{i}"), f"{kind}{i}", pool))
-        self.s.scheduler.run_batch = self._lasting
-        try:
+        with self._steps.reckoned():
             self._loop(waiting, warming, lambda: left > 0)
-        finally:
-            self.s.scheduler.run_batch = self._run_batch
         for rid in warming:
             self.s.abort(rid)
         self._due.clear()
@@ -271,15 +236,15 @@ class Run:
             self._due.sort()
             while self._due and self._due[0][0] <= self.now:
                 self._due.pop(0)[2]()
-            before = self.passes
-            self.s.step()
-            if self.passes == before:
+            lasted = self._steps.step()
+            self.now += lasted
+            if not lasted:
                 next_due = self._due[0][0] if self._due else float("inf")
                 self.now = min(max(next_due, self.now), self.now + NAP)
             for rid, (served, ended) in list(waiting.items()):
                 req = self.s.reqs.get(rid)
                 if req is not None and req.output_ids and not served.first:
-                    served.first, served.tokens = self.now, self.tokens - served.tokens
+                    served.first, served.tokens = self.now, self._steps.computed - served.tokens
                 if req is not None and req.finished():
                     del waiting[rid], self.s.reqs[rid]
                     ended(req)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -178,6 +180,54 @@ def test_more_adapters_than_slots(model: Path, models: Path, scheme: str) -> Non
             assert len({tuple(s.answer(f"m-{name}").ids) for name in roles}) > 8
     for both in answers.values():
         assert both[0] == both[1]
+
+
+class LateEvent:
+    """A load's event, where there are no streams: it has happened two of the scheduler's steps later."""
+
+    steps: Sequence[object] = ()
+    waited = 0
+
+    def record(self, stream: object) -> None:
+        self._at = len(LateEvent.steps)
+
+    def query(self) -> bool:
+        done = len(LateEvent.steps) >= self._at + 2
+        LateEvent.waited += not done
+        return done
+
+
+@pytest.mark.parametrize("scheme", ALL)
+def test_adapters_that_are_loaded_while_others_compute(
+    model: Path, models: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SGLang's overlap loading, six roles over three slots: requests wait for their adapter, answers stay."""
+    import torch
+
+    roles = {
+        f"role{i}": make_adapter(models, model, f"role{i}", shared_a="team", size_a=0.1) for i in range(6)
+    }
+    monkeypatch.setattr(torch.cpu, "Event", LateEvent)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(wait_event=lambda event: None))
+    monkeypatch.setattr(LateEvent, "waited", 0)
+    found = []
+    for overlap in (False, True):
+        arguments = {"max_loras_per_batch": 3, "max_loaded_loras": 6, "enable_lora_overlap_loading": overlap}
+        with SharingHarness(model, scheme, roles, check=check_integrity, **arguments) as s:
+            LateEvent.steps = s.steps
+            s.ask("role0", CONTEXT, 1, logprob_start_len=None)
+            assert bool(LateEvent.waited) is overlap
+            for i, name in enumerate(roles):
+                s.submit(s.request(f"m-{name}", name, [*CONTEXT, 50 + i], 4, logprob_start_len=None))
+            before = LateEvent.waited
+            s.run()
+            assert (LateEvent.waited - before >= len(roles) - 1) is overlap
+            answers = {name: s.answer(f"m-{name}") for name in roles}
+            if scheme != "base":
+                assert {answer.cached for answer in answers.values()} == {len(CONTEXT)}
+            found.append({name: answer.ids for name, answer in answers.items()})
+    assert found[0] == found[1]
+    assert len({tuple(ids) for ids in found[0].values()}) > 3
 
 
 def test_eviction_takes_rows_with_their_slots(model: Path, adapters: dict[str, Path]) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.reckoned import KINDS, Load, Pace, Reckoning, Run
+from helpers.reckoned import KINDS, Load, Reckoning, Run
+from helpers.reckoned_steps import Pace
 from helpers.scheduler_harness import SchedulerHarness
 
 pytestmark = pytest.mark.engine

@@ -64,6 +64,23 @@ def test_chunks_shrink_towards_the_expected_end() -> None:
     assert 4096 - sum(known) <= 4096 - sum(unknown)
 
 
+def test_passes_that_may_not_be_long_are_measured_against_such_passes() -> None:
+    curve = curve_of(H200)
+    assert curve.largest(0.05) == 2048
+    assert curve.largest(0.001) == 512  # shorter ones would cost as much
+    assert curve.best_rate(0.016) > 1.2 * curve.best_rate(0.05) > 1.2 * curve.best_rate()
+    curve.observe(512, 1.2 * h200(512))  # then it is reckoned anew
+    assert curve.best_rate(0.016) > 1.02 * h200(512) / 512
+
+
+@pytest.mark.parametrize(("longest", "due"), [(0.016, True), (None, False)])
+def test_a_second_chunk_is_due_where_none_may_be_larger(longest: float | None, due: bool) -> None:
+    sizer = ChunkSizer(curve_of(H200))
+    for _ in range(3):
+        sizer.issued(512, longest)  # the head, in passes beside decodes
+    assert sizer.is_due(512, longest) == due
+
+
 def test_a_slow_engine_gets_larger_chunks() -> None:
     slow = curve_of({tokens: 200 * seconds for tokens, seconds in H200.items()})
     chunks = stream(ChunkSizer(slow), 8192, rate=400.0)
@@ -206,12 +223,12 @@ async def test_passes_beside_a_decode_are_short() -> None:
     await anext(other)
     session.rebase(list(range(8000)))
     await breathe()
-    assert [len(chunk.input_ids) for chunk in engine.chunks] == [2000]  # some 44 ms
+    assert [len(chunk.input_ids) for chunk in engine.chunks] == [2048]  # 44 ms; 2560 would take 55
     clock.now += 0.05
     await engine.release()
     assert len(engine.chunks) == 1
     engine.open = True
     await other.aclose()
     await session.settle()
-    assert [len(chunk.input_ids) for chunk in engine.chunks] == [2000, 8000]
+    assert [len(chunk.input_ids) for chunk in engine.chunks] == [2048, 8000]
     await prefiller.close()

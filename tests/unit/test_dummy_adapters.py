@@ -1,4 +1,4 @@
-"""Adapters for a model of random weights (`load_format=dummy`) go to SGLang as tensors."""
+"""Adapters for a model of random weights (`load_format=dummy`), and those that are sent, go as tensors."""
 
 from __future__ import annotations
 
@@ -44,14 +44,16 @@ def server(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> Server:
     return made
 
 
+@pytest.mark.parametrize(("load_format", "sent"), [("dummy", {}), ("auto", {"sent": True})])
 async def test_the_tensors_and_the_configuration_are_the_folders(
-    server: Server, manager: Manager, tmp_path: Path
+    server: Server, manager: Manager, tmp_path: Path, load_format: str, sent: dict[str, bool]
 ) -> None:
+    server._engine.server_args.load_format = load_format
     model = tmp_path / "tiny"
     model.mkdir()
     (model / "config.json").write_text(TINY)
     folder = write_adapter(model, 3)
-    assert await server._load_lora(lora_name="role", lora_path=str(folder), pinned=True) is None
+    assert await server._load_lora(lora_name="role", lora_path=str(folder), pinned=True, **sent) is None
     assert manager.got.lora_name == "role" and manager.got.pinned is True
     assert manager.got.config_dict == config("tiny", 8)
     [tensors] = manager.got.serialized_named_tensors

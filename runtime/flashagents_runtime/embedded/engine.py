@@ -7,13 +7,15 @@ import atexit
 import concurrent.futures
 import contextlib
 import os
+import tempfile
 import threading
 import weakref
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..adapter_check import check_adapter, check_adapters
+from ..adapter_files import write_adapter
 from ..engine_args import check_arguments
 from ..errors import EngineClosedError, EngineError, UnsupportedFeatureError
 from ..html_tables import engine_html
@@ -252,6 +254,34 @@ class EmbeddedEngine:
         folder = _absolute(path)
         await asyncio.to_thread(check_adapter, name, folder, self._model_folder)
         await self._change_lora("load_lora", lora_name=name, lora_path=folder, pinned=pinned)
+
+    async def load_lora_tensors(
+        self, name: str, tensors: Mapping[str, Any], config: Mapping[str, Any], *, pinned: bool = False
+    ) -> None:
+        """`load_lora` for an adapter that is on no disk, such as one that is just being trained.
+
+        It goes to the engine through files in a private folder, which are gone when this returns. Where
+        SGLang's `max_loaded_loras` pushes it out later, it has to be loaded again.
+
+        Args:
+            name: what requests call it. A member of a sharing group has its group by this name.
+            tensors: torch tensors on any device, or numpy arrays, by PEFT's names, as
+                `peft.get_peft_model_state_dict` gives them: `lora_A` is `[r, in]`, `lora_B` `[out, r]`.
+            config: what PEFT's `adapter_config.json` says (`peft_config.to_dict()`).
+            pinned: keep it among the adapters of a batch (SGLang's `pinned`).
+
+        Raises:
+            TypeError: something in it is neither tensor nor array, or `config` is no JSON.
+            ModelIntegrityError: the adapter is broken or not of this model, see `adapter_check`.
+            UnsupportedFeatureError: it does not fit the engine, or its sharing group.
+
+        The engine goes on after each of them.
+        """
+        await self.start()
+        with tempfile.TemporaryDirectory(prefix="flashagents-adapter-") as folder:
+            await asyncio.to_thread(write_adapter, name, Path(folder), tensors, config)
+            await asyncio.to_thread(check_adapter, name, folder, self._model_folder)
+            await self._change_lora("load_lora", lora_name=name, lora_path=folder, pinned=pinned, sent=True)
 
     async def unload_lora(self, name: str) -> None:
         """Unload a LoRA adapter when its requests have ended, and forget what it has cached.

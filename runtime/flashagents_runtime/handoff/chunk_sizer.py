@@ -22,6 +22,8 @@ _PRIOR = (
     (4096, 0.0863),
     (8192, 0.1839),
 )
+#: Tokens; below, a pass costs little less than this one.
+_LEAST_PASS = 512
 _SIZES = tuple(sorted({int(base * 2**power) for power in range(6, 14) for base in (1.0, 1.25, 1.5, 1.75)}))
 
 
@@ -44,7 +46,7 @@ class PrefillCurve:
     def __init__(self) -> None:
         self._factors: dict[int, float] = {}  # by round(log2(tokens)): measured / prior
         self._known: list[int] = []  # their keys, sorted
-        self._best: float | None = None
+        self._best: dict[float | None, float] = {}  # by `longest`
 
     @property
     def measured(self) -> bool:
@@ -62,7 +64,7 @@ class PrefillCurve:
         weight = 1.0 if old is None else 0.5 if factor < old else 0.15
         self._factors[bucket] = factor if old is None else old + weight * (factor - old)
         self._known = sorted(self._factors)
-        self._best = None
+        self._best.clear()
 
     def seconds(self, tokens: int) -> float:
         """The expected time for `tokens` new tokens; not above zero only for 0."""
@@ -95,11 +97,21 @@ class PrefillCurve:
         share = (place - low) / (high - low)
         return self._factors[low] * (1 - share) + self._factors[high] * share
 
-    def best_rate(self) -> float:
-        """Seconds a token in the best chunk: what one pass over everything would cost."""
-        if self._best is None:
-            self._best = min(self.seconds(size) / size for size in _SIZES)
-        return self._best
+    def largest(self, longest: float) -> int:
+        """The largest chunk that is expected to take `longest` seconds at most; never below 512 tokens."""
+        return max([size for size in _SIZES if self.seconds(size) <= longest] + [_LEAST_PASS])
+
+    def best_rate(self, longest: float | None = None) -> float:
+        """Seconds a token in the best chunk: what one pass over everything would cost.
+
+        Args:
+            longest: seconds that a pass may take; None: no bound.
+        """
+        found = self._best.get(longest)
+        if found is None:
+            most = _SIZES[-1] if longest is None else self.largest(longest)
+            found = self._best[longest] = min(self.seconds(size) / size for size in _SIZES if size <= most)
+        return found
 
 
 @dataclass
@@ -148,16 +160,23 @@ class ChunkSizer:
             return None
         return since / (self._last - self._first)
 
-    def issued(self, tokens: int) -> None:
+    def issued(self, tokens: int, longest: float | None = None) -> None:
         """A chunk with `tokens` new ones is on its way: book its cost above that of one pass.
 
         The prompt's head counts, too: what one large chunk of it saves, small ones of the stream may cost.
+        `longest` as in `is_due`.
         """
         self._tokens += tokens
-        self._spent += max(self.curve.dearest(tokens) - self.curve.best_rate() * tokens, 0.0)
+        self._spent += max(self.curve.dearest(tokens) - self.curve.best_rate(longest) * tokens, 0.0)
 
-    def is_due(self, waiting: int) -> bool:
-        """Whether to issue a chunk of the `waiting` tokens now."""
+    def is_due(self, waiting: int, longest: float | None = None) -> bool:
+        """Whether to issue a chunk of the `waiting` tokens now.
+
+        Args:
+            waiting: tokens.
+            longest: seconds that a pass may take at present, beside decodes; None: no bound. What one pass
+                over everything would cost is no measure for chunks that may not be as large.
+        """
         if waiting <= 0:
             return False
         if self.chunk_size is not None:
@@ -167,14 +186,14 @@ class ChunkSizer:
         left, overhead, grace = self._left(), self.overhead, 0.0
         if left is not None:
             closing = waiting >= 2 * left
-            if waiting < self._efficient(overhead / 2):
+            if waiting < self._efficient(overhead / 2, longest):
                 if not closing or self._would_be_late(waiting, left):
                     return False  # larger chunks first; they shrink as the end comes near
                 grace = 0.75 * self.curve.seconds(1)  # of a short stream too, most should be warm
             if not closing:
                 overhead /= 2  # keep some for small chunks at the end
         cost = self.curve.dearest(waiting)
-        pass_cost = self.curve.best_rate()
+        pass_cost = self.curve.best_rate(longest)
         if left is None and cost > self.dearest_chunk * pass_cost * waiting:
             return False  # when the stream ends is not known: do not spend all at its beginning
         allowed = max(overhead * pass_cost * (self._tokens + waiting), grace)
@@ -204,9 +223,9 @@ class ChunkSizer:
             return None
         return self.expected - self._arrived
 
-    def _efficient(self, overhead: float) -> int:
+    def _efficient(self, overhead: float, longest: float | None) -> int:
         """The smallest chunk that alone stays within the overhead."""
-        best = self.curve.best_rate()
+        best = self.curve.best_rate(longest)
         sizes = (size for size in _SIZES if self.curve.dearest(size) <= (1 + overhead) * best * size)
         return next(sizes, _SIZES[-1])
 

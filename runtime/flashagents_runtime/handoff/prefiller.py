@@ -161,7 +161,13 @@ class Prefiller:
         if delay > 0:
             self._wake_in(delay)
             return 0
-        return self._longest_pass(waiting)
+        longest = self.longest_pass
+        return waiting if longest is None else min(waiting, self.curve.largest(longest))
+
+    @property
+    def longest_pass(self) -> float | None:
+        """Seconds that a warm-up's pass may last at present; None: as long as it takes."""
+        return self.budget.longest_pass if self.budget.decoding else None
 
     def pays(self, waiting: int) -> bool:
         """Whether a warm-up of the waiting tokens is worth a request of its own, as busy as the engine is.
@@ -260,12 +266,6 @@ class Prefiller:
             if other is not session and ids is not None and other.namespace() == session.namespace():
                 most = max(most, common_prefix(ids, session.target) - max(session.warm, other.warm))
         return most
-
-    def _longest_pass(self, waiting: int) -> int:
-        """As many of the waiting tokens as one pass beside a decode should have."""
-        while waiting > 512 and self.curve.seconds(waiting) > self.budget.longest_pass:
-            waiting //= 2
-        return waiting
 
     def _wake_in(self, seconds: float) -> None:
         if self._timer is None:

@@ -321,7 +321,7 @@ class PrefillSession:
         if self._sizer.chunk_size is None and waiting > 0 and not self._prefiller.pays(waiting):
             return False  # asked again when a request has ended
         if waiting <= 0 or self._flushing == "no":
-            return self._sizer.is_due(waiting)
+            return self._sizer.is_due(waiting, self._prefiller.longest_pass)
         return self._flushing == "always" or self._sizer.is_worth_a_flush(waiting, self._prefiller.gap)
 
     def pump(self) -> None:
@@ -334,7 +334,7 @@ class PrefillSession:
 
     def _issue(self, end: int) -> None:
         ids = self._target[:end]
-        self._sizer.issued(end - self._warm)
+        self._sizer.issued(end - self._warm, self._prefiller.longest_pass)
         request = GenerateRequest(
             input_ids=ids,
             sampling=self._prefiller.prefill_only,

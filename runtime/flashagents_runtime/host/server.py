@@ -184,16 +184,16 @@ class Server(asyncio.Protocol):
             await asyncio.sleep(_FLUSH_PAUSE)
         return False
 
-    async def _load_lora(self, **fields: Any) -> str | None:
-        """None, or why the adapter was not loaded."""
-        if self._engine.server_args.load_format == "dummy":
+    async def _load_lora(self, sent: bool = False, **fields: Any) -> str | None:
+        """None, or why the adapter was not loaded; `sent`: its folder will not be there a second time."""
+        if sent or self._engine.server_args.load_format == "dummy":
             return await self._load_lora_tensors(**fields)
         request = seams.symbol("sglang.srt.managers.io_struct.LoadLoRAAdapterReqInput")(**fields)
         result = await self._manager.load_lora_adapter(request, None)
         return None if result.success else str(result.error_message)
 
     async def _load_lora_tensors(self, lora_name: str, lora_path: str, pinned: bool) -> str | None:
-        """SGLang reads adapters with the loader of the model: none for a model of random weights."""
+        """Read here: SGLang's loader is the model's, none for random weights, and may read a folder again."""
         from safetensors.torch import load_file
 
         folder = Path(lora_path)
@@ -201,7 +201,7 @@ class Server(asyncio.Protocol):
             tensors = await asyncio.to_thread(load_file, folder / "adapter_model.safetensors")
             config = json.loads((folder / "adapter_config.json").read_text())
         except (OSError, ValueError) as e:
-            return f"under load_format='dummy' an adapter is read from adapter_model.safetensors: {e}"
+            return f"the adapter is read from adapter_model.safetensors here: {e}"
         request = seams.symbol("sglang.srt.managers.io_struct.LoadLoRAAdapterFromTensorsReqInput")(
             lora_name=lora_name,
             config_dict=config,

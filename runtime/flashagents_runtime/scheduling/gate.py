@@ -19,6 +19,9 @@ _UNMEASURED_BESIDE = 256
 #: it should be, and one slow measurement (of a first pass) is overcome.
 _LEAST = 32
 
+#: Sessions whose order is kept.
+_SESSIONS = 4096
+
 #: Seconds after the last decode's end: what follows upon it is likely to be a final request.
 _GRACE = 0.005
 
@@ -56,6 +59,8 @@ class Gate:
       starts, so none makes its pass longer.
     - Beside decodes warm-ups stay within a `PassBudget`. Those that were held go in one pass together,
       because a pass costs more than its tokens.
+    - The session that was seen first goes first: its upstream agent is likely to end first. Where the budget
+      does not do for all, some prompts are warm then, and out of the way of the others at the hand-off.
     - No two of their passes follow each other beside decodes, whatever the budget: SGLang prefills first, so
       warm-ups without end would stop decodes for good.
     - A pass has only as many as keep it within the budget's `longest_pass`: a real request that comes
@@ -76,6 +81,9 @@ class Gate:
         self.budget = budget
         self.figures = GateFigures()
         self._clock = clock
+        self._seen: dict[str, int] = {}
+        """Sessions with warm-ups, and which of them came first."""
+        self._count = 0
         self._decoding = False
         self._decoded_at = float("-inf")
         """When the last decode ended."""
@@ -84,6 +92,10 @@ class Gate:
         self._went_last = False
         """The last step was a pass of nothing but warm-ups."""
         self._processed_at = 0.0
+        self._processed_decode = False
+        """The results that came last were of a decode step."""
+        self._step = 0.0
+        """Seconds from one decode step's results to the next one's."""
         self._pace: float | None = None
         """Seconds a token, in large passes."""
         self._shortest = 0.0
@@ -108,7 +120,9 @@ class Gate:
         chunked = scheduler.chunked_req
         if chunked is not None and not is_warm_up(chunked):
             real = [*real, chunked]
-        held = [req for req in scheduler.waiting_queue if is_warm_up(req)]
+        for req in real:
+            self._seen.pop(req.session_id, None)
+        held = self._by_age([req for req in scheduler.waiting_queue if is_warm_up(req)])
         if self._decoding:
             in_the_way = any(p.warms for p in self._in_flight) or self._went_last
         else:
@@ -129,6 +143,16 @@ class Gate:
         chunked = scheduler.chunked_req
         if (chunked is None or is_warm_up(chunked)) and all(map(is_warm_up, scheduler.waiting_queue)):
             running_batch.batch_is_full = was_full
+
+    def _by_age(self, warm_ups: list[Any]) -> list[Any]:
+        """Those of the session that was seen first come first."""
+        for req in warm_ups:
+            if req.session_id not in self._seen:
+                self._seen[req.session_id] = self._count
+                self._count += 1
+        while len(self._seen) > _SESSIONS:  # sessions that ended without a real request
+            del self._seen[next(iter(self._seen))]
+        return sorted(warm_ups, key=lambda req: self._seen.get(req.session_id, -1))
 
     def _too_many(self, warm_ups: list[Any], scheduler: Any) -> list[Any]:
         """Those of the waiting warm-ups, in their order, that must not be in the next pass."""
@@ -225,20 +249,24 @@ class Gate:
     def processed(self, batch: Any) -> None:
         """A batch's results have come.
 
-        With overlap the next batch is queued behind it by then; results come in order, so a pass lasted
-        from the results before it, or its launch, to its own.
+        With overlap, a pass is queued behind a decode step that still runs, and that step's results are
+        looked at only once the pass has been launched, which may take some 20 ms. So the pass is taken to
+        have begun when these results came, but no later than a decode step after its launch.
         """
         now = self._clock()
         if self._in_flight and _computes_prompts(batch):
             done = self._in_flight.popleft()
-            seconds = now - max(done.launched_at, self._processed_at)
+            seconds = now - max(done.launched_at, min(self._processed_at, done.launched_at + self._step))
             if seconds > 0 and done.tokens > 0:
                 self._learn(seconds, done)
             if done.warms and done.beside_decodes:
                 self.budget.pay(seconds)
                 self.figures.beside_decodes += 1
                 self.figures.seconds_beside_decodes += seconds
-        self._processed_at = now
+        decode = not _computes_prompts(batch)
+        if decode and self._processed_decode and not self._in_flight:  # else it was looked at late
+            self._step = now - self._processed_at
+        self._processed_at, self._processed_decode = now, decode
         for req in batch.reqs:
             if req.finished() and hasattr(req, "decodes_since"):
                 self.budget.decoded(now - req.decodes_since)

@@ -130,7 +130,7 @@ HOST: tuple[Seam, ...] = (
     ),
     Seam(
         "sglang.srt.managers.io_struct.LoadLoRAAdapterFromTensorsReqInput",
-        "the same under `load_format=dummy`, where SGLang's loader reads no adapter either",
+        "the same for tensors, and under `load_format=dummy`, where SGLang's loader reads no adapter",
         attributes=("lora_name", "config_dict", "serialized_named_tensors", "pinned"),
     ),
     Seam(

@@ -13,6 +13,7 @@ from benchmarks import report as overview
 from benchmarks.handoff import plot
 from benchmarks.handoff import report as handoff
 from benchmarks.intra_turn import report as intra_turn
+from benchmarks.lora_sharing import report as lora_sharing
 from benchmarks.paper import report as paper
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -31,8 +32,9 @@ def test_a_page_is_what_its_report_writes(
     assert (tmp_path / page.name).read_text() == page.read_text(), f"run the report: {page.name} is old"
 
 
-def test_the_page_of_the_papers_workflows_is_what_its_report_writes() -> None:
-    assert paper.page() == paper.DOC.read_text(), "run benchmarks/paper/report.py"
+@pytest.mark.parametrize("report", [paper, lora_sharing], ids=lambda module: module.__name__)
+def test_a_page_is_what_its_report_gives(report: Any) -> None:
+    assert report.page() == report.DOC.read_text(), f"run the report: {report.DOC.name} is old"
 
 
 def bars(picture: Path) -> dict[str, float]:
