@@ -93,6 +93,13 @@ that help nobody (`ours`), and on SGLang's own cache without either (`stock`), i
 `endless` upstream agents. Mark: the 99th percentile of a request's time at most 1.1 times stock's
 ([benchmarks/pressure](../benchmarks/pressure/README.md) says what each figure is).
 """,
+    "pressure_reckoned": """
+## Pressure in reckoned time
+
+The same with 10 and 50 workflows in a stepped scheduler whose passes last 8 ms and 40 us for each prompt
+token: scheduling and eviction alone, the same on every machine. Percentiles are over the requests of all
+runs together.
+""",
     "wire": """
 ## The wire between application and host process
 

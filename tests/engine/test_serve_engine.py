@@ -183,6 +183,16 @@ async def test_a_server_that_is_killed_under_everything_and_comes_back(served: S
     the engine, its clients and its sessions go on with the server that is started in its place."""
     engine = served.engine()
     client = FlashAgentsChatCompletionClient(engine=engine, temperature=0, max_tokens=2000, ignore_eos=True)
+    try:
+        await killed_under_everything(served, engine, client)
+    finally:  # or what is left open is found in a later test
+        await client.close()
+        await engine.close()
+
+
+async def killed_under_everything(
+    served: Served, engine: RemoteEngine, client: FlashAgentsChatCompletionClient
+) -> None:
     short = {"max_tokens": 4}
     question = [user("Which river flows through Paris?")]
     said = (await client.create(question, extra_create_args=short)).content
@@ -242,8 +252,6 @@ async def test_a_server_that_is_killed_under_everything_and_comes_back(served: S
                 while (state := await engine.state()).running:
                     await asyncio.sleep(0.1)
             assert (state.running, state.waiting, state.kv_used) == (0, 0, 0)
-    await client.close()
-    await engine.close()
 
 
 async def long_prompt(engine: RemoteEngine) -> None:

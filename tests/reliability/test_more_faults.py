@@ -241,7 +241,9 @@ async def test_a_fork_between_two_calls() -> None:
 # ---- closing from several threads at once
 
 
-# A loop that ends in the same moment leaves its socket to Python.
+# `Server.close` asks a running loop to close the sockets of its aiohttp connector. Where that loop ends
+# before it comes to it, its reader being done, the connector's transport is left to Python, and nobody could
+# await another end of it. Rare: none in 48 runs in a row on two idle cores.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("kind", ["embedded", "lease", "remote", "client"])

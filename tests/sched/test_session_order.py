@@ -171,6 +171,47 @@ def test_a_pass_beside_decodes_is_no_longer_than_the_budget_s(s: SchedulerHarnes
     assert ["warm-c"] in batches and ["warm-d"] in batches  # a long one goes, alone
 
 
+def test_a_long_warm_up_beside_decodes_is_cut_to_the_budget_s_pass(s: SchedulerHarness, clock: Clock) -> None:
+    gate = s.scheduler.tree_cache.gate
+    decode(s)
+    for pace, new in ((gate.budget.longest_pass / 96, 96), (1000.0, 32)):
+        for _ in range(25):  # a window is saved up, and an overdrawn one paid
+            clock.now += 1.0
+            s.step()
+        gate._pace = pace
+        s.submit(warm(f"{new}", new, 200))
+        batch = s.step()
+        assert dict(zip(batch.rids, batch.extend_lens, strict=True))[f"warm-{new}"] == new
+        for _ in range(3):
+            s.step()
+        req = s.reqs[f"warm-{new}"]
+        assert req.finished() and len(req.origin_input_ids) == new
+    s.abort("decode")
+    s.run()
+    clock.now += 1.0
+    s.submit(warm("idle", 9, 200))
+    assert s.step().extend_lens == [200], "nobody waits"
+
+
+def test_how_long_a_pass_lasts_is_known_before_the_first_warm_up(s: SchedulerHarness, clock: Clock) -> None:
+    gate = s.scheduler.tree_cache.gate
+    decode(s)
+    s.step()
+    gate._pace = None
+    clock.next_prefill = 1.0
+    s.submit(Request("slow", ids(3, 20), 2))
+    for _ in range(4):
+        s.step()
+    first = gate._pace
+    # where the one that decodes is in the pass, it has a token of it
+    assert 1 / 21 <= first <= 1.001 / 20
+    clock.next_prefill = 2.0  # one that happens to be slower says nothing
+    s.submit(Request("slower", ids(4, 20), 2))
+    for _ in range(4):
+        s.step()
+    assert gate._pace == first and not gate._in_flight
+
+
 def test_the_session_that_was_seen_first_goes_first(s: SchedulerHarness, clock: Clock) -> None:
     """Its upstream agent is likely to end first: where the budget does not do for all, it is warm by then."""
     gate = s.scheduler.tree_cache.gate

@@ -130,6 +130,29 @@ def test_the_more_decode_the_less_warm_ups_get_where_no_share_was_set(share: flo
     assert slower > 0.9 * min(share, 1 / (running - 1), 0.002 / 0.005)
 
 
+def test_short_requests_are_kept_from_long_passes() -> None:
+    """No pass takes more than twice the share of what a request takes; short ones count for less."""
+    budget = PassBudget(0.05, Clock())
+    budget.pass_time(10)
+    assert budget.longest_pass == pytest.approx(0.05)
+    for _ in range(5):
+        budget.decoded(0.3)
+    assert budget.longest_pass == pytest.approx(2 * 0.05 * 0.3)
+    for _ in range(100):
+        budget.decoded(0.001)
+    assert budget.longest_pass == pytest.approx(0.05 * 0.2), "never less"
+    for seconds in (0.02, 0.02, 2.0) * 10:  # a selector's words beside an agent's
+        budget.decoded(seconds)
+    assert budget.longest_pass == pytest.approx(0.05), "never more"
+    for _ in range(50):
+        budget.decoded(0.3)
+    before = budget.longest_pass
+    budget.decoded(-1e9)
+    assert budget.longest_pass == pytest.approx(before), "a clock that was set back"
+    budget.pass_time(0)
+    assert budget.longest_pass == pytest.approx(0.05), "nobody waits"
+
+
 def test_one_that_decodes_alone_is_not_spared_on_a_cpu() -> None:
     clock = Clock()
     budget = PassBudget(float("inf"), clock, shrinks=True)

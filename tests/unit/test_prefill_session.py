@@ -365,11 +365,45 @@ async def test_a_session_whose_cache_goes_as_fast_as_it_comes_stops_asking() -> 
     engine.forgets = True
     session = Prefiller(engine, chunk_size=4).open()
     session.extend(ids(range(15)))
-    for _ in range(2):
+    for _ in range(3):
         await breathe()
         await engine.release()
-    assert (session.state, session.warm) == ("stalled", 10)
+    assert (session.state, session.warm, session.figures.chunks) == ("stalled", 10, 3)
     await finish(session, ids(range(16)))
+
+
+async def test_a_session_whose_cache_is_taken_again_and_again_stops_asking() -> None:
+    """However much comes between: a server could keep it busy for ever."""
+    engine = CuttingEngine(["answer"])
+    session = Prefiller(engine, chunk_size=4).open()
+    session.extend(ids(range(35)))
+    for n, warm in enumerate((10, 20, 10, 20, 10)):
+        assert session.state != "stalled"
+        await breathe()
+        engine.forgets = n in (1, 3)
+        if n in (2, 4):
+            engine._seen.clear()
+        await engine.release()
+        assert session.warm == warm
+    assert session.state == "stalled" and len(engine.chunks) == 5
+    await finish(session, ids(range(36)))
+
+
+async def test_a_session_whose_cache_was_taken_once_asks_for_it_again() -> None:
+    """A chunk that is cut then ends before what had been warm."""
+    engine = CuttingEngine(["answer"])
+    session = Prefiller(engine, chunk_size=4).open()
+    session.extend(ids(range(35)))
+    for n, warm in enumerate((10, 20, 10, 20, 30, 35)):
+        await breathe()
+        engine.forgets = n == 1  # when the third chunk comes, which is upon the second one's end
+        if n == 2:
+            engine._seen.clear()
+        await engine.release()
+        assert session.state != "stalled" and session.warm == warm
+    assert session.figures.computed == 55, "20 of them twice"
+    result = await finish(session, ids(range(36)))
+    assert result.usage.prewarmed_tokens == 35
 
 
 @pytest.mark.parametrize("others", [0, 1, 7])

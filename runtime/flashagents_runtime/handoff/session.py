@@ -123,6 +123,7 @@ class PrefillSession:
         self.cache_salt, self.routed_dp_rank = cache_salt, routed_dp_rank
         self._target: list[int] = []  # what the prompt will begin with
         self._warm = 0  # of the target, prefilled as far as we know
+        self._lost = False  # once: what was warm had been evicted
         self._by_us = Intervals()  # positions of the target computed by this session
         self._flushing: Literal["no", "worth", "always"] = "no"
         self._flushed_at: float | None = None
@@ -403,8 +404,10 @@ class PrefillSession:
         self._warm = max(self._warm, min(chunk.valid, end))
         self._by_us.add(cached, min(chunk.valid, end))
         self._prefiller.tell_others(self, chunk.ids[:end])
-        if end <= chunk.warm and self._state == "idle":
-            self._state = "stalled"  # what it had is gone faster than it comes
+        if end <= chunk.warm:  # what it had has been evicted: now the server holds this much, and no more
+            if self._lost and self._state == "idle":
+                self._state = "stalled"  # it goes faster than it comes
+            self._lost, self._warm = True, min(chunk.valid, end)
         if chunk.timed:
             self.figures.seconds += seconds
             self._prefiller.observe(chunk.charged, end - cached, seconds, chunk.issued)

@@ -239,7 +239,8 @@ class Gate:
             return
         chunks = [req for req in batch.reqs if is_warm_up(req)]
         self._went_last = len(chunks) == len(batch.reqs)
-        tokens = sum(req.extend_range.length for req in chunks or batch.reqs)
+        # with mixed chunks those that decode are in it, too, a token each
+        tokens = sum(req.extend_range.length for req in chunks) or sum(batch.extend_lens)
         self._in_flight.append(_Pass(self._clock(), tokens, bool(chunks), self._decoding))
         if chunks:
             self.figures.passes += 1

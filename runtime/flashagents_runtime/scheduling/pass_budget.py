@@ -67,6 +67,7 @@ class PassBudget:
 
     def decoded(self, seconds: float) -> None:
         """A request that took so long to decode has come to its end."""
+        seconds = max(seconds, 0.0)  # a clock that was set back
         self._sum = _KEPT * self._sum + seconds
         self._squares = _KEPT * self._squares + seconds * seconds
 
