@@ -212,42 +212,6 @@ def test_how_long_a_pass_lasts_is_known_before_the_first_warm_up(s: SchedulerHar
     assert gate._pace == first and not gate._in_flight
 
 
-def test_the_session_that_was_seen_first_goes_first(s: SchedulerHarness, clock: Clock) -> None:
-    """Its upstream agent is likely to end first: where the budget does not do for all, it is warm by then."""
-    gate = s.scheduler.tree_cache.gate
-    decode(s)
-    s.submit(warm("a", 1))
-    for _ in range(3):
-        s.step()
-    clock.now += 1  # the next one goes at once
-    gate._pace = None
-    overdraw(s, clock)
-    s.submit(warm("b", 2))
-    s.step()
-    s.submit(Request("warm-a-2", ids(1, 80), max_new_tokens=0, session_id="a"))
-    s.step()
-    gate._pace = gate.budget.longest_pass / 50  # one of them is a pass
-    clock.now += 30
-    assert is_new(s.step().rids) == ["warm-a-2"]
-    s.submit(Request("final-a", ids(1, 90), 2, session_id="a"))
-    s.step()
-    assert "b" in gate._seen and "a" not in gate._seen  # its next turn is a new session's
-
-
-def test_few_sessions_are_remembered(
-    s: SchedulerHarness, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("flashagents_runtime.scheduling.gate._SESSIONS", 3)
-    decode(s)
-    overdraw(s, clock)
-    s.submit(*(warm(f"s{i}", i) for i in range(8)))
-    s.step()
-    assert list(s.scheduler.tree_cache.gate._seen) == ["s5", "s6", "s7"]
-    clock.now += 60
-    s.run()
-    assert all(s.reqs[f"warm-s{i}"].finished() for i in range(8))
-
-
 def test_a_real_request_is_not_held_by_the_budget(s: SchedulerHarness, clock: Clock) -> None:
     decode(s)
     overdraw(s, clock)

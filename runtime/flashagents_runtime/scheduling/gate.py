@@ -19,9 +19,6 @@ _UNMEASURED_BESIDE = 256
 #: it should be, and one slow measurement (of a first pass) is overcome.
 _LEAST = 32
 
-#: Sessions whose order is kept.
-_SESSIONS = 4096
-
 #: Seconds after the last decode's end: what follows upon it is likely to be a final request.
 _GRACE = 0.005
 
@@ -59,8 +56,6 @@ class Gate:
       starts, so none makes its pass longer.
     - Beside decodes warm-ups stay within a `PassBudget`. Those that were held go in one pass together,
       because a pass costs more than its tokens.
-    - The session that was seen first goes first: its upstream agent is likely to end first. Where the budget
-      does not do for all, some prompts are warm then, and out of the way of the others at the hand-off.
     - No two of their passes follow each other beside decodes, whatever the budget: SGLang prefills first, so
       warm-ups without end would stop decodes for good.
     - A pass has only as many as keep it within the budget's `longest_pass`: a real request that comes
@@ -81,9 +76,6 @@ class Gate:
         self.budget = budget
         self.figures = GateFigures()
         self._clock = clock
-        self._seen: dict[str, int] = {}
-        """Sessions with warm-ups, and which of them came first."""
-        self._count = 0
         self._decoding = False
         self._decoded_at = float("-inf")
         """When the last decode ended."""
@@ -120,9 +112,7 @@ class Gate:
         chunked = scheduler.chunked_req
         if chunked is not None and not is_warm_up(chunked):
             real = [*real, chunked]
-        for req in real:
-            self._seen.pop(req.session_id, None)
-        held = self._by_age([req for req in scheduler.waiting_queue if is_warm_up(req)])
+        held = [req for req in scheduler.waiting_queue if is_warm_up(req)]
         if self._decoding:
             in_the_way = any(p.warms for p in self._in_flight) or self._went_last
         else:
@@ -143,16 +133,6 @@ class Gate:
         chunked = scheduler.chunked_req
         if (chunked is None or is_warm_up(chunked)) and all(map(is_warm_up, scheduler.waiting_queue)):
             running_batch.batch_is_full = was_full
-
-    def _by_age(self, warm_ups: list[Any]) -> list[Any]:
-        """Those of the session that was seen first come first."""
-        for req in warm_ups:
-            if req.session_id not in self._seen:
-                self._seen[req.session_id] = self._count
-                self._count += 1
-        while len(self._seen) > _SESSIONS:  # sessions that ended without a real request
-            del self._seen[next(iter(self._seen))]
-        return sorted(warm_ups, key=lambda req: self._seen.get(req.session_id, -1))
 
     def _too_many(self, warm_ups: list[Any], scheduler: Any) -> list[Any]:
         """Those of the waiting warm-ups, in their order, that must not be in the next pass."""
