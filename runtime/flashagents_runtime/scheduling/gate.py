@@ -19,6 +19,9 @@ _UNMEASURED_BESIDE = 256
 #: it should be, and one slow measurement (of a first pass) is overcome.
 _LEAST = 32
 
+#: Seconds until warm-ups that found no room beside decodes are tried again, unless a decode ends before.
+_RETRY = 0.1
+
 #: Seconds after the last decode's end: what follows upon it is likely to be a final request.
 _GRACE = 0.005
 
@@ -67,7 +70,8 @@ class Gate:
       fewer `prompt_tokens`, and its session asks for the rest.
     - A warm-up that still waits when its session's final request is there is cancelled: nobody waits for
       it, and the final request computes the same.
-    - Warm-ups that found no room say nothing of the room for real requests (`offered`).
+    - Warm-ups that found no room say nothing of the room for real requests (`offered`). They are tried again
+      when a decode has ended, else ten times a second: SGLang would look them up at each decode step.
 
     Held warm-ups stay in the waiting queue between two passes, where SGLang's abort finds them.
     """
@@ -76,6 +80,10 @@ class Gate:
         self.budget = budget
         self.figures = GateFigures()
         self._clock = clock
+        self._running = 0
+        self._let = False
+        """Warm-ups may be in the pass that is being made."""
+        self._no_room_until = float("-inf")
         self._decoding = False
         self._decoded_at = float("-inf")
         """When the last decode ended."""
@@ -102,6 +110,9 @@ class Gate:
         running = len(decoding)
         self._see(decoding)
         was_decoding, self._decoding = self._decoding, running > 0
+        if running < self._running:
+            self._no_room_until = float("-inf")
+        self._running, self._let = running, False
         self.budget.pass_time(running)
         if was_decoding and not self._decoding:
             self._decoded_at = self._clock()
@@ -117,8 +128,10 @@ class Gate:
             in_the_way = any(p.warms for p in self._in_flight) or self._went_last
         else:
             in_the_way = self._clock() - self._decoded_at < _GRACE
-        if not real and not in_the_way:
+        if not real and not in_the_way and self._clock() >= self._no_room_until:
+            waiting = len(held)
             held = self._too_many(held, scheduler)
+            self._let = len(held) < waiting
         if held:
             left = set(held)
             scheduler.waiting_queue = [req for req in scheduler.waiting_queue if req not in left]
@@ -215,6 +228,8 @@ class Gate:
     def launched(self, batch: Any) -> None:
         """A batch is about to run (None: none is)."""
         self._went_last = False
+        if self._let and self._decoding and (batch is None or not any(map(is_warm_up, batch.reqs))):
+            self._no_room_until = self._clock() + _RETRY
         if batch is None or not _computes_prompts(batch):
             return
         chunks = [req for req in batch.reqs if is_warm_up(req)]
