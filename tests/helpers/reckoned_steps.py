@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from flashagents_runtime.handoff.chunk_sizer import H200_PREFILL
 from flashagents_runtime.scheduling.gate import Gate
 from flashagents_runtime.scheduling.kinds import is_warm_up
 from flashagents_runtime.scheduling.order import Order
@@ -61,15 +62,7 @@ class Measured:
 
 #: Qwen2.5-7B's shape in bf16 on one H200, fa3, prefill graphs, SGLang 0.5.18. What is cached costs nothing.
 H200 = Measured(
-    (
-        (1, 0.0095),
-        (128, 0.0108),
-        (512, 0.0154),
-        (1024, 0.0240),
-        (2048, 0.0440),
-        (4096, 0.0863),
-        (8192, 0.1839),
-    ),
+    H200_PREFILL,
     step=0.0046,
     more=0.00003,
 )

@@ -35,7 +35,7 @@ BOS, EOS = 1, 2
 
 @dataclass
 class Request:
-    """What a test asks of the scheduler; greedy, and never stopped by an end token."""
+    """What a test asks of the scheduler; greedy without a temperature, never stopped by an end token."""
 
     rid: str
     ids: Sequence[int]
@@ -352,7 +352,7 @@ class SchedulerHarness:
             max_new_tokens=r.max_new_tokens,
             temperature=r.temperature,
             ignore_eos=True,
-            top_k=1,
+            top_k=-1 if r.temperature else 1,
             **r.penalties,
         )
         params.normalize(None)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 #: Prefill of n tokens in seconds: Qwen2.5-7B in bf16 on one H200, fa3, prefill graphs, SGLang 0.5.18.
 #: Until an engine has been measured, only the shape of this curve is used, never its scale.
-_PRIOR = (
+H200_PREFILL = (
     (1, 0.0095),
     (128, 0.0108),
     (512, 0.0154),
@@ -28,11 +28,11 @@ _SIZES = tuple(sorted({int(base * 2**power) for power in range(6, 14) for base i
 
 
 def _prior(tokens: float) -> float:
-    sizes = [size for size, _ in _PRIOR]
+    sizes = [size for size, _ in H200_PREFILL]
     if tokens >= sizes[-1]:
-        return _PRIOR[-1][1] * tokens / sizes[-1]
+        return H200_PREFILL[-1][1] * tokens / sizes[-1]
     i = max(bisect_left(sizes, tokens), 1)
-    (n0, t0), (n1, t1) = _PRIOR[i - 1], _PRIOR[i]
+    (n0, t0), (n1, t1) = H200_PREFILL[i - 1], H200_PREFILL[i]
     return t0 + (t1 - t0) * (max(tokens, 1) - n0) / (n1 - n0)
 
 

@@ -70,6 +70,8 @@ class Gate:
       fewer `prompt_tokens`, and its session asks for the rest.
     - A warm-up that still waits when its session's final request is there is cancelled: nobody waits for
       it, and the final request computes the same.
+    - A warm-up samples nothing, but with overlap it is in the decode batch for a step, and SGLang samples
+      that batch from then on as its most demanding member has asked: so it asks for what one of them does.
     - Warm-ups that found no room say nothing of the room for real requests (`offered`). They are tried again
       when a decode has ended, else ten times a second: SGLang would look them up at each decode step.
 
@@ -129,9 +131,12 @@ class Gate:
         else:
             in_the_way = self._clock() - self._decoded_at < _GRACE
         if not real and not in_the_way and self._clock() >= self._no_room_until:
-            waiting = len(held)
-            held = self._too_many(held, scheduler)
-            self._let = len(held) < waiting
+            waiting = held
+            held = self._too_many(waiting, scheduler)
+            self._let = len(held) < len(waiting)
+            if decoding:
+                for req in waiting[: len(waiting) - len(held)]:
+                    _sample_alike(req, decoding[0])
         if held:
             left = set(held)
             scheduler.waiting_queue = [req for req in scheduler.waiting_queue if req not in left]
@@ -287,6 +292,11 @@ class Gate:
 
 def _decodes(req: Any) -> bool:
     return not is_warm_up(req) and not req.finished()
+
+
+def _sample_alike(warm_up: Any, req: Any) -> None:
+    for name in ("temperature", "top_p", "top_k", "min_p"):
+        setattr(warm_up.sampling_params, name, getattr(req.sampling_params, name))
 
 
 def _computes_prompts(batch: Any) -> bool:

@@ -73,8 +73,8 @@ SCHEDULING: tuple[Seam, ...] = (
     ),
     Seam(
         "sglang.srt.sampling.sampling_params.SamplingParams",
-        "`max_new_tokens=0` is a warm-up; a hint of the answer's length",
-        attributes=("max_new_tokens", "custom_params"),
+        "`max_new_tokens=0` is a warm-up, sampled as the decodes beside it; a hint of the answer's length",
+        attributes=("max_new_tokens", "custom_params", "temperature", "top_p", "top_k", "min_p"),
     ),
     Seam("sglang.srt.managers.schedule_batch.FINISH_ABORT", "a warm-up that was aborted is not pinned"),
     Seam("sglang.srt.managers.io_struct.AbortReq", "cancels a warm-up", attributes=("rid",)),
