@@ -23,7 +23,6 @@ import hashlib
 import json
 import os
 import random
-import statistics
 import sys
 import time
 import tracemalloc
@@ -43,6 +42,8 @@ from autogen_agentchat.messages import TextMessage  # noqa: E402
 from autogen_core import CancellationToken  # noqa: E402
 from autogen_core.models import SystemMessage, UserMessage  # noqa: E402
 
+from benchmarks.arguments import engine_argument  # noqa: E402
+from benchmarks.pressure.memory_samples import Samples  # noqa: E402
 from flashagents_autogen import FlashAgentsChatCompletionClient, FlashRoundRobinGroupChat  # noqa: E402
 from flashagents_autogen.groupchat import default_runtime  # noqa: E402
 from flashagents_runtime import EngineError, GenerateRequest, Reply, SamplingParams, ScriptedEngine  # noqa: E402
@@ -58,7 +59,6 @@ from flashagents_runtime.handoff import (  # noqa: E402
 )
 
 STATE = Path(".cache") / "soak.json"
-LIMIT = 0.02
 WORDS = "river train museum ticket hotel rain seven bridge café naïve 東京 🚲 the of and".split()  # noqa: SIM905
 
 
@@ -327,57 +327,6 @@ class Soak:
         raise SoakError("an error of the engine was swallowed")
 
 
-def growth(samples: list[float]) -> tuple[float, float]:
-    """Bytes after warm-up and at the end: the medians of the middle third and of the last one."""
-    third = len(samples) // 3
-    return statistics.median(samples[third : 2 * third]), statistics.median(samples[-third:])
-
-
-@dataclass
-class Samples:
-    """What was held after each round, in bytes."""
-
-    traced: list[float] = field(default_factory=list)
-    """Allocated by Python in this process."""
-    resident: list[float] = field(default_factory=list)
-    """This process."""
-    engine: list[float] = field(default_factory=list)
-    """The engine's processes together, where it has some."""
-
-    def take(self) -> None:
-        """Add one of each."""
-        gc.collect()
-        process = psutil.Process()
-        self.traced.append(tracemalloc.get_traced_memory()[0])
-        self.resident.append(process.memory_info().rss)
-        children = process.children(recursive=True)
-        if children:
-            self.engine.append(sum(child.memory_info().rss for child in children))
-
-    def is_flat(self) -> bool:
-        """No more than 2% of a process more at the end than after warm-up, in each of the three."""
-        (early, late), (held_early, held_late) = growth(self.traced), growth(self.resident)
-        flat = late - early <= LIMIT * held_early and held_late - held_early <= LIMIT * held_early
-        if self.engine:
-            engine_early, engine_late = growth(self.engine)
-            flat = flat and engine_late - engine_early <= LIMIT * engine_early
-        return flat
-
-    def figures(self) -> dict[str, float]:
-        """For a report."""
-        (early, late), (held_early, held_late) = growth(self.traced), growth(self.resident)
-        found = {
-            "allocated_more_kib": round((late - early) / 1024, 1),
-            "process_mib": round(held_early / 2**20, 1),
-            "process_ratio": round(held_late / held_early, 5),
-        }
-        if self.engine:
-            engine_early, engine_late = growth(self.engine)
-            found["engine_mib"] = round(engine_early / 2**20, 1)
-            found["engine_ratio"] = round(engine_late / engine_early, 5)
-        return found
-
-
 def open_files() -> int:
     """Descriptors of this process and of its engine's."""
     process = psutil.Process()
@@ -408,17 +357,6 @@ async def run(
         if report is not None:
             report(number, samples)
     return number, samples
-
-
-def argument(text: str) -> tuple[str, Any]:
-    """NAME=VALUE; the value as JSON, else as it is."""
-    name, equals, value = text.partition("=")
-    if not name.isidentifier() or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
 
 
 async def amain(options: argparse.Namespace) -> int:
@@ -504,7 +442,7 @@ def main() -> int:
     parser.add_argument("--model", help="of the embedded engine; default: the small one")
     parser.add_argument(
         "--engine-arg",
-        type=argument,
+        type=engine_argument,
         action="append",
         default=[],
         metavar="NAME=VALUE",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import time
 from pathlib import Path
@@ -20,18 +19,11 @@ from rich.console import Console
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "examples/travel_planner")]
 import main as planner
+from arguments import engine_argument
 from rows import RESULTS, append, common, row
 
 from flashagents_autogen import FlashAgentsChatCompletionClient
 from flashagents_runtime import Progress
-
-
-def value(text: str) -> Any:
-    """A JSON value, or the text itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 async def once(args: argparse.Namespace, engine_args: dict[str, Any], out: Console) -> tuple[Any, ...]:
@@ -64,13 +56,15 @@ async def once(args: argparse.Namespace, engine_args: dict[str, Any], out: Conso
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--engine-arg", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument(
+        "--engine-arg", type=engine_argument, action="append", default=[], metavar="NAME=VALUE"
+    )
     parser.add_argument("--model")
     parser.add_argument("--starts", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=120)
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu_check.jsonl")
     args = parser.parse_args()
-    engine_args = {name: value(text) for name, _, text in (a.partition("=") for a in args.engine_arg)}
+    engine_args = dict(args.engine_arg)
     runs = []
     for i in range(args.starts):
         runs.append(asyncio.run(once(args, engine_args, Console(quiet=i > 0, force_terminal=False))))

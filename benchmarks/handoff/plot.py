@@ -7,6 +7,7 @@ A. Medians, with the 20th and 80th percentile; one conversation at a time, on th
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,12 @@ Cell = dict[tuple[str, str], Row]
 def cells(rows: list[Row]) -> list[tuple[dict[str, Any], Cell]]:
     """The cases that are drawn, each with its rows by variant and metric: plain ones on a GPU, one at a time.
 
-    Of several shapes, attention backends and GPUs, those of the newest run.
+    Of several shapes, attention backends and GPUs, those of which most was measured; of these, the newest.
     """
     plain = [r for r in rows if r["device"] != "cpu" and set(r["case"]) == KEYS]
     plain = [r for r in plain if r["case"]["concurrency"] == 1 and r["case"]["a"] == "shared"]
-    newest = max(plain, key=lambda r: r["run"])
+    settings = Counter((r["case"]["shape"], r["case"]["attention"]) for r in plain)
+    newest = max(plain, key=lambda r: (settings[r["case"]["shape"], r["case"]["attention"]], r["run"]))
     found: dict[tuple[Any, ...], tuple[dict[str, Any], Cell]] = {}
     for row in plain:
         case = row["case"]

@@ -30,6 +30,7 @@ from typing import Any
 _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT), str(_ROOT / "runtime")]
 
+from benchmarks.arguments import engine_argument
 from benchmarks.handoff.cells import CHUNKS, Cell, cells
 from benchmarks.handoff.conversation import Agents, Sample, Script, tokens
 from benchmarks.handoff.model import write_model
@@ -286,7 +287,7 @@ async def measure(args: argparse.Namespace) -> None:
     """Start the engines, side by side, measure slice by slice, end them."""
     with tempfile.TemporaryDirectory() as folder:
         path = write_model(Path(folder), args.shape)
-        more = {n: _value(v) for n, _, v in (a.partition("=") for a in args.engine)}
+        more = dict(args.engine)
         os.environ["FLASHAGENTS_WARMUP_SHARE"] = args.share
         chat = HFChatTokenizer(path)
         async with AsyncExitStack() as stack:
@@ -323,13 +324,6 @@ def _tell(progress: Progress) -> None:
     print(progress.stage, file=sys.stderr)
 
 
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -350,7 +344,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="measure cells that the file has, too")
     parser.add_argument("--only", default="", help="cells whose repr contains this")
     parser.add_argument("--scale", type=int, help="divides all token counts; default 1, on a CPU 16")
-    parser.add_argument("--engine", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--engine", type=engine_argument, action="append", default=[], metavar="NAME=VALUE")
     add_argument(parser)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--out", type=Path, default=RESULTS / "handoff.jsonl")

@@ -74,6 +74,7 @@ class Group:
 
 
 _WIDE = [Cell("33.7k", overlap=n) for n in (60, 20, 0)]
+_REST = [Cell("9.1k"), Cell("17.3k"), Cell("9.1k", 8), *_WIDE, Cell("1.9k"), Cell("1.9k", 8), Cell("128k")]
 
 GROUPS = {
     group.name: group
@@ -91,13 +92,7 @@ GROUPS = {
                 Cell("33.7k", roles=1),
                 Cell("33.7k", roles=8),
                 Cell("33.7k", roles=16),
-                Cell("9.1k"),
-                Cell("17.3k"),
-                Cell("9.1k", 8),
-                *_WIDE,
-                Cell("1.9k"),
-                Cell("1.9k", 8),
-                Cell("128k"),
+                *_REST,
             ],
         ),
         # Eight trajectories of 66.4k: one shared context of each fits, three do not.
@@ -120,13 +115,7 @@ GROUPS = {
                 Cell("66.4k"),
                 Cell("17.3k", 8),
                 Cell("33.7k", roles=1),
-                Cell("9.1k"),
-                Cell("17.3k"),
-                Cell("9.1k", 8),
-                *_WIDE,
-                Cell("1.9k"),
-                Cell("1.9k", 8),
-                Cell("128k"),
+                *_REST,
             ],
         ),
         Group("eight", ("none", "floor", "base_lr"), 340_000, 3, [Cell("33.7k", 8)]),

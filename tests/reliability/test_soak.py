@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.pressure.memory_samples import Samples, growth
 from flashagents_runtime import GenerateRequest, Reply, ScriptedEngine
 from flashagents_runtime.chat_tokenizer import ByteChatTokenizer
 from helpers.soak import SCRIPT, load
@@ -37,7 +38,7 @@ async def test_forty_rounds_leave_nothing_and_memory_is_flat() -> None:
             samples.append(float(tracemalloc.get_traced_memory()[0]))
     finally:
         tracemalloc.stop()
-    early, late = soak.growth(samples)
+    early, late = growth(samples)
     assert late - early < 64 << 10, f"{late - early:.0f} bytes more after the same number of workflows"
     assert set(run.done) == KINDS
 
@@ -79,9 +80,9 @@ async def test_a_wrong_answer_is_found() -> None:
 def test_growth_is_told() -> None:
     steady, held = [1e6] * 30, [1e8] * 30
     growing = [1e8 * (1 + i / 200) for i in range(30)]
-    assert soak.Samples(steady, held).is_flat()
-    assert soak.Samples(steady, held, held).is_flat()
-    assert not soak.Samples(steady, growing).is_flat()
-    assert not soak.Samples([1e6 + i * 3e5 for i in range(30)], held).is_flat()
-    assert not soak.Samples(steady, held, growing).is_flat()
-    assert soak.Samples(steady, held, growing).figures()["engine_ratio"] > 1.04
+    assert Samples(steady, held).is_flat()
+    assert Samples(steady, held, held).is_flat()
+    assert not Samples(steady, growing).is_flat()
+    assert not Samples([1e6 + i * 3e5 for i in range(30)], held).is_flat()
+    assert not Samples(steady, held, growing).is_flat()
+    assert Samples(steady, held, growing).figures()["engine_ratio"] > 1.04
