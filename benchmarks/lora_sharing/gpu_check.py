@@ -128,7 +128,12 @@ class Check:
 
     def judge(self, scheme: str, conversation: list[Any], label: str) -> list[float]:
         """Differences of log-probs to the definition of `scheme`, token by token."""
-        reference = Backbone(self.model, self.adapters, "none" if label == "control" else scheme)
+        reference = Backbone(
+            self.model,
+            self.adapters,
+            "none" if label == "control" else scheme,
+            device="cpu" if self.args.cpu else "cuda",
+        )
         shared = Context()
         differences: list[float] = []
         for what, name, ids, cached, start, got in conversation:

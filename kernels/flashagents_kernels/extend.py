@@ -20,6 +20,8 @@ from .configs import ExtendConfig, extend_config
 from .core import Backend, LoraValues, padded, use_triton
 from .decode import LOG2E
 from .errors import ShapeError
+from .extend_plan import ExtendPlan
+from .launches import Launches
 from .plan import processors
 from .reference import extend_reference
 from .workspace import Workspace
@@ -31,7 +33,7 @@ def extend(
     kv_indptr: Any = None, kv_indices: Any = None, *, max_new: int, lora: LoraValues | None = None,
     lora_new: Any = None, sm_scale: float | None = None, logit_cap: float = 0.0, window_left: int = -1,
     out: Any = None, return_lse: Literal[False] = False, workspace: Workspace | None = None,
-    backend: Backend = "auto", config: ExtendConfig | None = None,
+    backend: Backend = "auto", config: ExtendConfig | None = None, plan: ExtendPlan | None = None,
 ) -> Any: ...  # fmt: skip
 @overload
 def extend(
@@ -39,7 +41,7 @@ def extend(
     kv_indptr: Any = None, kv_indices: Any = None, *, max_new: int, lora: LoraValues | None = None,
     lora_new: Any = None, sm_scale: float | None = None, logit_cap: float = 0.0, window_left: int = -1,
     out: Any = None, return_lse: Literal[True], workspace: Workspace | None = None,
-    backend: Backend = "auto", config: ExtendConfig | None = None,
+    backend: Backend = "auto", config: ExtendConfig | None = None, plan: ExtendPlan | None = None,
 ) -> tuple[Any, Any]: ...  # fmt: skip
 def extend(
     q: Any,
@@ -62,6 +64,7 @@ def extend(
     workspace: Workspace | None = None,
     backend: Backend = "auto",
     config: ExtendConfig | None = None,
+    plan: ExtendPlan | None = None,
 ) -> Any:
     """Causal attention of each request's new tokens over its cached prefix and its new tokens.
 
@@ -93,6 +96,8 @@ def extend(
             by torch when missing.
         backend: "auto" takes Triton for CUDA tensors and torch elsewhere.
         config: a launch configuration, for tuning.
+        plan: an `ExtendPlan` of this forward pass: after the first layer a call costs little on the
+            host. With `return_lse` it is not used.
 
     Returns:
         The output like `q`, and with `return_lse` also `[tokens, q_heads]` fp32, base e.
@@ -107,6 +112,19 @@ def extend(
         >>> extend(q, kv, kv, torch.tensor([0, 2, 5]), max_new=3).shape
         torch.Size([5, 4, 64])
     """
+    common: tuple[Any, ...] = ()
+    tensors: dict[str, Any] = {}
+    if plan is not None and not return_lse:
+        common = (qo_indptr, kv_indptr, kv_indices, max_new, sm_scale, logit_cap, window_left, workspace)
+        common += (backend, config, *((lora.adapter, lora.req_pool_indices) if lora is not None else ()))
+        tensors = {"q": q, "k_new": k_new, "v_new": v_new, "k_cache": k_cache, "v_cache": v_cache}
+        if lora is not None:
+            tensors |= {"rows": lora.rows, "up": lora.up, "lora_new": lora_new}
+        if out is None and isinstance(q, torch.Tensor):
+            out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        tensors["out"] = out
+        if plan.repeat(common, tensors):
+            return out
     tokens, q_heads, dim = check_query(q)
     kv_heads = check_kv("new", k_new, v_new, q)
     check_options(logit_cap, window_left)
@@ -152,7 +170,11 @@ def extend(
         call.workspace = workspace
         if prefix:
             call.pages = (k_cache, v_cache, kv_indptr, kv_indices)
+        if tensors and plan is not None:
+            call.launches = plan.record(tensors)
         call.launch()
+        if call.launches is not None and plan is not None:
+            plan.keep(common, call.launches)
     return (out, lse) if return_lse else out
 
 
@@ -169,6 +191,7 @@ class _Call:
         self.options: tuple[float, float, int] = (1.0, 0.0, -1)
         self.pages: tuple[Any, Any, Any, Any] | None = None
         self.workspace: Workspace | None = None
+        self.launches: Launches | None = None
         self.rank = lora.rank if lora is not None else 16
         self.rank_p = padded(self.rank)
 
@@ -176,6 +199,12 @@ class _Call:
         if self.workspace is not None:
             return self.workspace.take(shape, dtype)
         return torch.empty(shape, dtype=dtype, device=self.q.device)
+
+    def _start(self, kernel: Any, grid: tuple[int, ...], *args: Any, **kwargs: Any) -> None:
+        if self.launches is not None:
+            self.launches.start(kernel, grid, *args, **kwargs)
+        else:
+            kernel[grid](*args, **kwargs)
 
     def _lora_args(self) -> dict[str, Any]:
         """Adapter tables, up-projection and strides, with stand-ins where there is no LoRA."""
@@ -218,7 +247,8 @@ class _Call:
         block = 64
         tiles = -(-max(count, self.max_new) // block)
         programs = max(1, min(tiles, 2048 // max(1, self.batch * heads // 4)))
-        gather_kernel[(programs, heads, self.batch)](
+        self._start(
+            gather_kernel, (programs, heads, self.batch),
             k, v, lora.rows if lora is not None else v, kv_indptr, kv_indices, self.v_new,
             self.lora_new if lora is not None else v, self.qo_indptr,
             p_ko=k_out, p_vo=v_out, p_no=v_new, s_kn=k.stride(0), s_kh=k.stride(1), s_vn=v.stride(0),
@@ -277,7 +307,9 @@ class _Call:
             self.prepare()
             mode *= 2
         lora, k_new, v_new = self.lora, self.k_new, self.v_new
-        k_desc, v_desc = self._descriptors(k_new, v_new)
+        k_desc = v_desc = None
+        if mode == 2 or self.max_new > config.block_m:  # else no tile of them is seen by a whole block
+            k_desc, v_desc = self._descriptors(k_new, v_new)
         w_desc = self._describe_rows() if k_desc is not None else None
         kp, vp, kv_indptr, kv_indices = self.pages or (k_new, v_new, self.qo_indptr, self.qo_indptr)
         kp_desc, vp_desc = self._descriptors(kp, vp) if mode == 2 else (None, None)
@@ -285,7 +317,8 @@ class _Call:
         if splits > 1:
             target = self._scratch((splits * tokens, q_heads, dim), torch.float32)
             target_lse = self._scratch((splits * tokens, q_heads), torch.float32)
-        extend_kernel[(q_heads, -(-self.max_new // config.block_m), self.batch * splits)](
+        self._start(
+            extend_kernel, (q_heads, -(-self.max_new // config.block_m), self.batch * splits),
             q, k_new, v_new, self.lora_new if lora is not None else v_new, k_desc, v_desc, w_desc,
             kp, vp, lora.rows if lora is not None else vp, kp_desc, vp_desc,
             p_qptr=self.qo_indptr, p_indptr=kv_indptr, p_idx=kv_indices, p_out=target,
@@ -302,7 +335,8 @@ class _Call:
         )  # fmt: skip
         if splits > 1:
             rows = 16
-            extend_merge_kernel[(-(-tokens * q_heads // rows),)](
+            self._start(
+                extend_merge_kernel, (-(-tokens * q_heads // rows),),
                 target, target_lse, out, self.lse if self.lse is not None else target_lse, tokens,
                 out.stride(0), out.stride(1), HQ=q_heads, D=dim, DP=padded(dim), BT=rows, SPLITS=splits,
                 LSE=self.lse is not None, num_warps=4,

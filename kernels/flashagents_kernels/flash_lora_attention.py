@@ -6,6 +6,7 @@ beside them at the same slot index, and each request brings its own `B`.
 - `decode`, `extend`: attention, with or without the low-rank term
 - `project_lr`: V_lr of new tokens, straight to their slots
 - `DecodePlan`, `Workspace`: what a server allocates once
+- `ExtendPlan`: what the layers of a pass have in common
 - `reconstruct`, `reconstruct_then_decode`, `reconstruct_then_extend`: the baseline
 
 Triton on CUDA devices; everywhere else the torch reference.
@@ -16,6 +17,7 @@ from .core import LoraValues
 from .decode import decode
 from .errors import DeviceError, DtypeError, KernelError, ShapeError, UnsupportedError, WorkspaceError
 from .extend import extend
+from .extend_plan import ExtendPlan
 from .plan import DecodePlan
 from .project import project_lr
 from .workspace import Workspace
@@ -24,6 +26,7 @@ __all__ = [
     "DecodePlan",
     "DeviceError",
     "DtypeError",
+    "ExtendPlan",
     "KernelError",
     "LoraValues",
     "ShapeError",

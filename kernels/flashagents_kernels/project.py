@@ -11,6 +11,9 @@ from .core import Backend, padded, use_triton
 from .errors import DtypeError, ShapeError
 from .reference import project_lr_reference
 
+#: Up to so many tokens each is a program of its own.
+_FEW = 64
+
 
 def project_lr(
     x: Any, down: Any, rows: Any, slots: Any, *, scale: float = 1.0, backend: Backend = "auto"
@@ -56,9 +59,16 @@ def project_lr(
         return
     if tokens == 0:
         return
-    from ._project import project_lr_kernel
+    from ._project import project_lr_few_kernel, project_lr_kernel
 
     columns = down.numel() // k
+    if tokens <= _FEW:
+        block_r = 8
+        project_lr_few_kernel[(tokens, -(-columns // block_r))](
+            x, down, rows, slots, scale, x.stride(0), k, rows.stride(0),
+            K=k, N=columns, BR=block_r, BK=min(2048, padded(k)), num_warps=8,
+        )  # fmt: skip
+        return
     block_r = min(64, padded(columns))
     small = tokens <= 256
     block_t, block_k = (16, 256) if small else (64, 64)

@@ -19,6 +19,7 @@ from typing import Any
 from flashagents_kernels.core import LoraValues
 from flashagents_kernels.decode import decode
 from flashagents_kernels.extend import extend
+from flashagents_kernels.extend_plan import ExtendPlan
 from flashagents_kernels.plan import DecodePlan
 from flashagents_kernels.project import project_lr
 
@@ -44,6 +45,8 @@ class Pages:
     new_indptr: Any = None
     """In extend: where each request's new tokens begin."""
     max_new: int = 0
+    plan: ExtendPlan | None = None
+    """In extend: what its layers have in common."""
 
 
 def register() -> None:
@@ -195,7 +198,8 @@ def backend_class() -> Any:
             indices = torch.empty(total, dtype=torch.int32, device=self.device)
             if total:
                 self._fill(indices, batch.req_pool_indices[:bs], batch.extend_prefix_lens[:bs], indptr[0])
-            return Pages(indptr[0], indices, indptr[1], max(batch.extend_seq_lens_cpu, default=0))
+            longest = max(batch.extend_seq_lens_cpu, default=0)
+            return Pages(indptr[0], indices, indptr[1], longest, ExtendPlan())
 
         def _fill(self, indices: Any, requests: Any, lens: Any, indptr: Any) -> None:
             """The first `lens` slots of each request, end to end."""
@@ -239,7 +243,7 @@ def backend_class() -> Any:
             if self.has_members:
                 lora = self._lora(layer, forward_batch)
                 rows = self.rows[layer.layer_id]
-                new_rows = rows[loc] if catch_up is None else catch_up.keep_rows(rows, loc)
+                new_rows = rows.index_select(0, loc) if catch_up is None else catch_up.keep_rows(rows, loc)
                 self.figures["extend_low_rank"] += 1
             out = getattr(forward_batch, "_attn_output", None)
             out = out.view(q.shape) if out is not None else q.new_empty(q.shape)
@@ -248,7 +252,7 @@ def backend_class() -> Any:
                 prefix = (*self._cache(layer), pages.indptr, pages.indices)
             extend(
                 q, k, v, pages.new_indptr, *prefix, max_new=pages.max_new, lora=lora, lora_new=new_rows,
-                sm_scale=layer.scaling, logit_cap=layer.logit_cap, out=out,
+                sm_scale=layer.scaling, logit_cap=layer.logit_cap, out=out, plan=pages.plan,
             )  # fmt: skip
             return out.view(out.shape[0], -1)
 

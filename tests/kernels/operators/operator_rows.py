@@ -21,7 +21,7 @@ HIDDEN = 4096 if ON_GPU else 80
 
 
 @pytest.mark.parametrize("shape", [(8,), (64,), (3, 8), (5, 16)], ids=str)
-@pytest.mark.parametrize("tokens", [0, 1, 19, 300])
+@pytest.mark.parametrize("tokens", [0, 1, 19, 70, 300])
 def test_project_lr(tokens: int, shape: tuple[int, ...]) -> None:
     gen = torch.Generator().manual_seed(tokens)
     x = randn(gen, tokens, HIDDEN, dtype=BF16)
