@@ -52,7 +52,8 @@ class Launches:
         for name, value in kwargs.items():
             (given if name in kernel.arg_names else options)[name] = value
         ordered = [given[name] for name in kernel.arg_names]
-        launch = _Launch(kernel, compiled, grid, ordered, options, [], [])
+        three = (*grid, 1, 1)[:3]  # a compiled kernel takes no fewer
+        launch = _Launch(kernel, compiled, three, ordered, options, [], [])
         for i, arg in enumerate(ordered):
             if id(arg) in self._names:
                 launch.places.append((i, self._names[id(arg)]))
