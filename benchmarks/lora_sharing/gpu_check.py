@@ -85,7 +85,8 @@ class Check:
         extra |= {name: json.loads(text) for name, _, text in (pair.partition("=") for pair in a.set)}
         return SharingEngine(
             scheme, ROLES, list(self.adapters.values()), cpu=a.cpu, model_path=str(self.model),
-            chunked_prefill_size=64 if a.cpu else 256, page_size=a.page_size, context_length=4096, **extra,
+            chunked_prefill_size=64 if a.cpu else a.chunk, page_size=a.page_size, context_length=4096,
+            **extra,
         )  # fmt: skip
 
     # ---- what the engine says
@@ -214,6 +215,7 @@ class Check:
             "r": self.args.rank,
             "context": len(self.context),
             "page_size": self.args.page_size,
+            "chunk": self.args.chunk,
             "graphs": graphs,
             "attention": self.args.attention if scheme in ("none", "full") else "flashagents",
         }
@@ -223,6 +225,7 @@ class Check:
             e = self.engine(scheme, graphs)
             print(f"   started in {e.start_seconds:.0f} s; {json.dumps(e.figures)}", flush=True)
             conversation = self.converse(e, scheme)
+            print(f"   joined passes: {e.figures.get('joined', 0)}", flush=True)
             found = self.judge(scheme, conversation, "ours")
             mean = statistics.mean(found)
             self.differences.setdefault(scheme, []).append(mean)
@@ -282,7 +285,7 @@ class Check:
         """Its rows."""
         rows, log = self.folder / f"{scheme}.jsonl", self.folder / f"{scheme}.log"
         words = [sys.executable, __file__, "--schemes", scheme, "--no-clock", "--out", str(rows)]
-        for name in ("graphs", "attention", "rank", "context", "page_size"):
+        for name in ("graphs", "attention", "rank", "context", "page_size", "chunk"):
             words += [f"--{name.replace('_', '-')}", str(getattr(self.args, name))]
         for pair in self.args.set:
             words += ["--set", pair]
@@ -311,6 +314,7 @@ def main() -> None:
     parser.add_argument("--attention", default="fa3", help="of stock and of `full`")
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--context", type=int, default=600)
+    parser.add_argument("--chunk", type=int, default=256, help="tokens of a prefill pass")
     parser.add_argument("--page-size", type=int, default=1)
     parser.add_argument("--budget-seconds", type=float, default=480)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=JSON", help="server arguments")

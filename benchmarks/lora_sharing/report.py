@@ -171,7 +171,8 @@ def exactness(rows: list[Row]) -> list[str]:
         if row["metric"].startswith("logprob_") and row["device"] != "cpu":
             of = row["case"]
             key = (row["device"], row["variant"], of["attention"], "on" if of["graphs"] else "off")
-            found.setdefault((*key, str(of["page_size"]), str(of["r"])), {})[row["metric"]] = row
+            sizes = (str(of.get("chunk", 256)), str(of["page_size"]), str(of["r"]))  # older rows: all of 256
+            found.setdefault((*key, *sizes), {})[row["metric"]] = row
     if not found:
         return []
     lines = [
@@ -182,8 +183,8 @@ def exactness(rows: list[Row]) -> list[str]:
         "of 4 layers with an 8B model's attention, by `benchmarks/lora_sharing/gpu_check.py`. `none` is the",
         "noise of bf16; *wrong*: the same answers against a definition in which nothing is shared.",
         "",
-        "| device | scheme | attention | CUDA graphs | page | r | mean | largest | wrong | commit |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| device | scheme | attention | CUDA graphs | chunk | page | r | mean | largest | wrong | commit |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for key, metrics in found.items():
         values = [

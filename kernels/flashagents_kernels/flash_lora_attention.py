@@ -5,6 +5,7 @@ beside them at the same slot index, and each request brings its own `B`.
 
 - `decode`, `extend`: attention, with or without the low-rank term
 - `project_lr`: V_lr of new tokens, straight to their slots
+- `join`: prefix and new tokens end to end with V_lr B added, for any kernel of contiguous K and V
 - `DecodePlan`, `Workspace`: what a server allocates once
 - `ExtendPlan`: what the layers of a pass have in common
 - `reconstruct`, `reconstruct_then_decode`, `reconstruct_then_extend`: the baseline
@@ -18,6 +19,7 @@ from .decode import decode
 from .errors import DeviceError, DtypeError, KernelError, ShapeError, UnsupportedError, WorkspaceError
 from .extend import extend
 from .extend_plan import ExtendPlan
+from .join import join
 from .plan import DecodePlan
 from .project import project_lr
 from .workspace import Workspace
@@ -35,6 +37,7 @@ __all__ = [
     "WorkspaceError",
     "decode",
     "extend",
+    "join",
     "project_lr",
     "reconstruct",
     "reconstruct_then_decode",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from flashagents_runtime.intra_turn import check_integrity
+from flashagents_runtime.lora_sharing import contiguous
 from helpers.lora_adapters import make_adapter
 from helpers.lora_reference import Backbone, Context, Scores
 from helpers.sharing_harness import Answer, SharingHarness
@@ -108,6 +110,46 @@ def test_an_agent_alone_is_stock(
             assert_same(ours, theirs)
             assert ours.cached == theirs.cached
         assert found[name][1].cached >= len(CONTEXT)
+
+
+def attend_contiguous(
+    q: Any, k: Any, v: Any, *, cu_seqlens_q: Any, cu_seqlens_k: Any, max_seqlen_q: int, max_seqlen_k: int,
+    softmax_scale: float, causal: bool, softcap: float, out: Any,
+) -> None:  # fmt: skip
+    """FlashAttention 3's `flash_attn_varlen_func`, in torch."""
+    assert causal and not softcap and k.is_contiguous() and v.is_contiguous()
+    news, alls = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
+    assert news[-1] == len(q) == len(out) and alls[-1] == len(k) == len(v)
+    for (a, z), (c, e) in zip(pairwise(news), pairwise(alls), strict=True):
+        assert z - a <= max_seqlen_q and e - c <= max_seqlen_k
+        group = q.shape[1] // k.shape[1]
+        keys, held = (t[c:e].repeat_interleave(group, 1) for t in (k, v))
+        scores = torch.einsum("nhd,mhd->hnm", q[a:z], keys) * softmax_scale
+        late = torch.arange(e - c)[None] > torch.arange(z - a)[:, None] + (e - c) - (z - a)
+        out[a:z] = torch.einsum("hnm,mhd->nhd", scores.masked_fill(late, float("-inf")).softmax(-1), held)
+
+
+@pytest.mark.parametrize("scheme", ["base_lr", "precomputed", "base"])
+def test_joined_prefills_compute_the_same(
+    model: Path,
+    adapters: dict[str, Path],
+    stock_turns: Callable[[int], Turns],
+    scheme: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a GPU that has FlashAttention 3: V with its low-rank part first, then attention without LoRA."""
+    calls = []
+    monkeypatch.setattr(
+        contiguous,
+        "kernel",
+        lambda device, dim: lambda *args, **kw: (calls.append(kw), attend_contiguous(*args, **kw))[1],
+    )
+    monkeypatch.setattr(contiguous, "LEAST", 1)
+    found = two_turns(model, adapters, scheme, 1)
+    assert calls
+    for name in (*adapters, None):
+        for ours, theirs in zip(found[name], stock_turns(1)[name], strict=True):
+            assert_same(ours, theirs)
 
 
 @pytest.mark.parametrize("page_size", [1, 16])

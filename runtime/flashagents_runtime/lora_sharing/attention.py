@@ -20,12 +20,13 @@ from flashagents_kernels.core import LoraValues
 from flashagents_kernels.decode import decode
 from flashagents_kernels.extend import extend
 from flashagents_kernels.extend_plan import ExtendPlan
+from flashagents_kernels.join import join
 from flashagents_kernels.plan import DecodePlan
 from flashagents_kernels.project import project_lr
 
 from .. import sglang_seams as seams
 from ..errors import SeamError
-from . import sharing
+from . import contiguous, sharing
 from .catch_up_pass import CatchUp
 from .support import attention_refusal
 
@@ -47,6 +48,20 @@ class Pages:
     max_new: int = 0
     plan: ExtendPlan | None = None
     """In extend: what its layers have in common."""
+    joined: Joined | None = None
+    """Of a large prefill pass, where FlashAttention 3 attends."""
+
+
+@dataclass
+class Joined:
+    """Where prefix and new tokens of a pass's requests lie end to end."""
+
+    tokens: int
+    """New ones of all requests: a graph's tensors may have more rows."""
+    indptr: Any
+    longest: int
+    rows: tuple[Any, Any]
+    """K and V, used again by each layer."""
 
 
 def register() -> None:
@@ -103,6 +118,7 @@ def backend_class() -> Any:
             assert state.projections is not None
             self.projections, self.rows, self.numbers = state.projections, state.rows, state.numbers
             keys = self.pool.get_key_buffer(0)
+            self.group = int(runner.model_config.num_attention_heads) // int(keys.shape[1])
             self.plan = DecodePlan(
                 self.req_to_token.shape[0], int(runner.model_config.num_attention_heads),
                 int(keys.shape[1]), int(keys.shape[2]), self.projections.rank, device=keys.device,
@@ -113,8 +129,10 @@ def backend_class() -> Any:
             self.has_members = True
             """A member is in the batch; without one attention skips the low-rank term."""
             self.catch_up = CatchUp(state, runner) if state.config.scheme == "base" else None
-            self.figures = {"extend_low_rank": 0, "decode_low_rank": 0}
-            """Calls of attention with the low-rank term; replays of captured graphs are not counted."""
+            self.contiguous = contiguous.kernel(self.device, int(keys.shape[2]))
+            self.figures = {"extend_low_rank": 0, "decode_low_rank": 0, "joined": 0}
+            """Calls of attention with the low-rank term, and of joined passes with it or without; replays
+            of captured graphs are not counted."""
 
         # ---- what LoRA tells
 
@@ -199,7 +217,15 @@ def backend_class() -> Any:
             if total:
                 self._fill(indices, batch.req_pool_indices[:bs], batch.extend_prefix_lens[:bs], indptr[0])
             longest = max(batch.extend_seq_lens_cpu, default=0)
-            return Pages(indptr[0], indices, indptr[1], longest, ExtendPlan())
+            pages = Pages(indptr[0], indices, indptr[1], longest, ExtendPlan())
+            keys = self.pool.get_key_buffer(0)
+            if self.contiguous is not None and longest * self.group >= contiguous.LEAST:
+                lens = zip(batch.extend_prefix_lens_cpu, batch.extend_seq_lens_cpu, strict=True)
+                both = [prefix + new for prefix, new in lens]
+                room = keys.new_empty((2, sum(both), *keys.shape[1:]))
+                tokens = sum(batch.extend_seq_lens_cpu)
+                pages.joined = Joined(tokens, indptr[0] + indptr[1], max(both), (room[0], room[1]))
+            return pages
 
         def _fill(self, indices: Any, requests: Any, lens: Any, indptr: Any) -> None:
             """The first `lens` slots of each request, end to end."""
@@ -250,6 +276,9 @@ def backend_class() -> Any:
             prefix: tuple[Any, ...] = ()
             if pages.indices.shape[0]:
                 prefix = (*self._cache(layer), pages.indptr, pages.indices)
+            if pages.joined is not None:
+                self._attend_joined(pages, layer, q, k, v, prefix, lora, new_rows, out)
+                return out.view(out.shape[0], -1)
             extend(
                 q, k, v, pages.new_indptr, *prefix, max_new=pages.max_new, lora=lora, lora_new=new_rows,
                 sm_scale=layer.scaling, logit_cap=layer.logit_cap, out=out, plan=pages.plan,
@@ -281,6 +310,24 @@ def backend_class() -> Any:
                 logit_cap=layer.logit_cap, out=out, plan=self.plan,
             )  # fmt: skip
             return out.view(out.shape[0], -1)
+
+        def _attend_joined(
+            self, pages: Pages, layer: Any, q: Any, k: Any, v: Any, prefix: tuple[Any, ...], lora: Any,
+            new_rows: Any, out: Any,
+        ) -> None:  # fmt: skip
+            joined = pages.joined
+            assert joined is not None and self.contiguous is not None
+            n = joined.tokens
+            join(
+                k[:n], v[:n], pages.new_indptr, *prefix, max_new=pages.max_new, lora=lora,
+                lora_new=new_rows[:n] if new_rows is not None else None, out=joined.rows,
+            )  # fmt: skip
+            self.contiguous(
+                q[:n], *joined.rows, cu_seqlens_q=pages.new_indptr, cu_seqlens_k=joined.indptr,
+                max_seqlen_q=pages.max_new, max_seqlen_k=joined.longest, softmax_scale=layer.scaling,
+                causal=True, softcap=layer.logit_cap, out=out[:n],
+            )  # fmt: skip
+            self.figures["joined"] += 1
 
         def _begin(self, layer: Any, extra: dict[str, Any]) -> Pages:
             if extra:

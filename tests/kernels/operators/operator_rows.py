@@ -11,6 +11,7 @@ from flash_cases import BF16, DEVICE, ON_GPU, Case, judge, poisoned, randn
 from flashagents_kernels.flash_lora_attention import (
     decode,
     extend,
+    join,
     project_lr,
     reconstruct_then_decode,
     reconstruct_then_extend,
@@ -69,3 +70,37 @@ def test_reconstruct_then_attend_agrees_with_the_fused_kernels() -> None:
         *tokens, v_new, case.qo_indptr, *pages, case.lora, v_full, max_new=20, backend="triton"
     )
     assert torch.allclose(fused.float(), rebuilt.float(), atol=5e-3)
+
+
+JOINED = [
+    Case([70, 0, 5], [40, 33, 1], rank=16),
+    Case([20, 50, 3], [5, 40, 2], rank=8, sets=2, index=torch.int64, indirect=True),
+    Case([37, 16], [20, 9], rank=0, dim=80, page=16),
+    Case([0, 0], [40, 33], rank=8),
+]
+
+
+@pytest.mark.parametrize("case", JOINED, ids=str)
+def test_joined_keys_and_values(case: Case) -> None:
+    pages = (case.k, case.v, case.kv_indptr, case.kv_indices) if sum(case.lengths) else ()
+    args = (case.k_new, case.v_new, case.qo_indptr, *pages)
+    options = {"max_new": max(case.new), "lora": case.lora, "lora_new": case.lora_new}
+    out = tuple(
+        poisoned(sum(case.lengths) + sum(case.new), *case.k.shape[1:], dtype=case.dtype) for _ in range(2)
+    )
+    k, v = join(*args, **options, out=out, backend="triton")
+    ref_k, ref_v = join(*args, **options, backend="torch")
+    assert torch.equal(k, ref_k)
+    assert (v.float() - ref_v.float()).abs().max() <= 2e-2  # fp16 of sums up to 16
+    # attention without LoRA over the joined rows is extend's
+    ends = [x + y for x, y in zip(case.kv_indptr.tolist(), case.qo_indptr.tolist(), strict=True)]
+    fused = extend(case.q, *args, **options, backend="triton")
+    for b, (a, z) in enumerate(pairwise(ends)):
+        new = slice(*case.qo_indptr.tolist()[b : b + 2])
+        n, prefix = new.stop - new.start, case.lengths[b]
+        mine = torch.arange(prefix, device=DEVICE)
+        plain = extend(
+            case.q[new], k[a + prefix : z], v[a + prefix : z], torch.tensor([0, n], device=DEVICE),
+            k[a:z], v[a:z], torch.tensor([0, prefix], device=DEVICE), mine, max_new=n, backend="triton",
+        )  # fmt: skip
+        assert torch.allclose(plain.float(), fused[new].float(), atol=1e-2)
