@@ -94,14 +94,17 @@ def projections(tokens: int, few: bool) -> list[float]:
 
 
 def main() -> None:
-    import torch
-
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=RESULTS / "kernels_host.jsonl")
     args = parser.parse_args()
+    import torch
+
+    if not torch.cuda.is_available():
+        parser.exit(1, "this needs a CUDA device\n")
     shared = common("torch", "triton", device=torch.cuda.get_device_name())
+    shared["command"] = "python -m benchmarks.kernels.host"
     rows = []
     for new, prefix in ((32, 2048), (32, 32768), (512, 8192)):
         layers = layers_of(new, prefix)

@@ -47,20 +47,24 @@ def joined(x: Any, pool: Any, cell: Any, attend: Callable[..., Any] | None) -> l
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=RESULTS / "kernels_prefill.jsonl")
+    args = parser.parse_args()
     import torch
-    from sgl_kernel.flash_attn import flash_attn_varlen_func
 
     from . import external
     from .cases import Cell, Pool
     from .timing import time_graph
     from .variants import ExtendInputs
 
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, default=RESULTS / "kernels_prefill.jsonl")
-    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.exit(1, "this needs a CUDA device\n")
+    from sgl_kernel.flash_attn import flash_attn_varlen_func
+
     shared = common("torch", "triton", "sglang-kernel", device=torch.cuda.get_device_name())
+    shared["command"] = "python -m benchmarks.kernels.prefill"
     lib = external.load()
     for shape in SHAPES:
         pool: Any = None

@@ -12,6 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from . import passes
 from .cases import RANKS, SHAPES, Cell, decode_cells, extend_cells
 from .marks import Rows, us
 from .marks import table as marks_table
@@ -103,6 +104,7 @@ def render(table: Table, runs: list[dict[str, Any]]) -> str:
     for shape, (q, kv) in SHAPES.items():
         title = f"{shape}, {q} query and {kv} KV heads"
         out += section(title, [c for c in extend_cells() if c.shape == shape], table)
+    out += passes.prefill() + passes.host()
     return "\n".join(out)
 
 

@@ -2,7 +2,8 @@
 
 One class for both devices: the operators of `flashagents_kernels` run as Triton kernels on a GPU and as
 their torch references on a CPU. Like SGLang's triton backend each layer first writes K and V of the new
-tokens to the pool and then attends; the rows have been written by then, by the QKV layer.
+tokens to the pool and then attends; the rows have been written by then, by the QKV layer. Large prefill
+passes are left to FlashAttention 3 where it is there (`contiguous.py`).
 
 CUDA graphs: everything that a captured kernel reads has a fixed place: the rows, the projections, the
 table of member numbers by `req_pool_idx`, page tables and the decode plan. They are refreshed before a
@@ -219,7 +220,7 @@ def backend_class() -> Any:
             longest = max(batch.extend_seq_lens_cpu, default=0)
             pages = Pages(indptr[0], indices, indptr[1], longest, ExtendPlan())
             keys = self.pool.get_key_buffer(0)
-            if self.contiguous is not None and longest * self.group >= contiguous.LEAST:
+            if self.contiguous is not None and contiguous.pays(longest, self.group, total):
                 lens = zip(batch.extend_prefix_lens_cpu, batch.extend_seq_lens_cpu, strict=True)
                 both = [prefix + new for prefix, new in lens]
                 room = keys.new_empty((2, sum(both), *keys.shape[1:]))

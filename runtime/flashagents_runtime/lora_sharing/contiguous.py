@@ -16,7 +16,14 @@ from typing import Any
 _log = logging.getLogger(__name__)
 
 LEAST = 2048
-"""New tokens of a request times query heads for each KV head, from which on a pass is joined."""
+"""New tokens of a request times query heads for each KV head, from which on a pass is joined. Without any
+prefix so many new tokens: there is less to gain."""
+
+
+def pays(longest: int, group: int, prefix: int) -> bool:
+    """Whether a pass is joined: its longest request has `longest` new tokens, all together `prefix` cached
+    ones, and `group` query heads share a KV head."""
+    return longest * (group if prefix else 1) >= LEAST
 
 
 def kernel(device: Any, head_dim: int) -> Callable[..., Any] | None:
@@ -35,4 +42,4 @@ def kernel(device: Any, head_dim: int) -> Callable[..., Any] | None:
     return found
 
 
-__all__ = ["LEAST", "kernel"]
+__all__ = ["LEAST", "kernel", "pays"]
