@@ -24,7 +24,7 @@ from .variants import DecodeInputs, ExtendInputs
 WAVES = (1, 2, 4)
 PDL = (0, 1, 2)
 DECODE_CELLS = [("llama3.1-8b", 32, 1024), ("llama3.1-8b", 32, 8192), ("llama3.1-8b", 128, 1024)]
-EXTEND_CELLS = [(512, 8192), (512, 2048), (128, 32768), (128, 2048)]
+EXTEND_CELLS = [(32, 65536), (128, 32768), (32, 8192), (128, 8192), (512, 8192), (512, 2048), (128, 2048)]
 RANKS = (0, 16, 64)
 
 
@@ -36,7 +36,11 @@ def decode_configs(rank: int) -> list[DecodeConfig]:
 def extend_configs(rank: int, gather: bool) -> list[ExtendConfig]:
     tiles = [(64, 64, 4, 2), (64, 64, 4, 3), (128, 64, 8, 3)] + ([] if rank else [(128, 128, 8, 3)])
     splits = (1, 2) if gather else (2, 4, 8)
-    return [ExtendConfig(*t, gather=gather, splits=s) for t in tiles for s in splits]
+    found = [ExtendConfig(*t, gather=gather, splits=s) for t in tiles for s in splits]
+    if not gather:
+        packed = [(64, 64, 4, 2), (64, 64, 4, 3), (128, 64, 8, 2), (128, 64, 8, 3), (128, 64, 4, 3)]
+        found += [ExtendConfig(*t, splits=s, pack=True) for t in packed for s in (4, 8, 16)]
+    return found
 
 
 def jobs() -> list[tuple[Any, ...]]:
@@ -100,6 +104,8 @@ def search(op: str, seconds: float, out: Path, decode_cells: list[tuple[str, int
                     table.append((us, config))
                     row = {"key": cell.key, "r": rank, "us": us, "config": repr(config)}
                     file.write(json.dumps(row) + "\n")
+                if not table:
+                    continue
                 table.sort(key=lambda x: x[0])
                 base = base or table[0][0]
                 tops = " | ".join(f"{us:.1f} {short(c)}" for us, c in table[:4])

@@ -191,15 +191,28 @@ def extend_kernel(
     RP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BNM: tl.constexpr, SPLITS: tl.constexpr,
     PREFIX: tl.constexpr, TMA: tl.constexpr, LN_TMA: tl.constexpr, CAP: tl.constexpr, WINDOW: tl.constexpr,
     LORA: tl.constexpr, LSE: tl.constexpr, INDIRECT: tl.constexpr, STAGES: tl.constexpr,
+    PACK: tl.constexpr,
 ):  # fmt: skip
-    """One block of `BM` new tokens of one query head (and one piece of its keys, if SPLITS > 1)."""
-    i_h = tl.program_id(0)
+    """One block of `BM` rows (and one piece of its keys, if SPLITS > 1): new tokens of one query head, or,
+    with PACK, the new tokens of all query heads of a KV head, head by head within a token."""
     i_blk = tl.num_programs(1) - 1 - tl.program_id(1)
     i_b = tl.program_id(2) // SPLITS
     i_sp = tl.program_id(2) % SPLITS
     t_new = tl.load(p_qptr + i_b).to(tl.int32)
     n_new = tl.load(p_qptr + i_b + 1).to(tl.int32) - t_new
-    q0 = i_blk * BM
+    o_i = i_blk * BM + tl.arange(0, BM)
+    if PACK:
+        i_kvh = tl.program_id(0)
+        o_new = o_i // G
+        o_h = i_kvh * G + o_i % G
+        q0 = i_blk * BM // G
+        q1 = (i_blk * BM + BM - 1) // G + 1
+    else:
+        i_kvh = tl.program_id(0) // G
+        o_new = o_i
+        o_h = tl.full([BM], tl.program_id(0), tl.int32)
+        q0 = i_blk * BM
+        q1 = q0 + BM
     if q0 < n_new:
         pre = 0
         t_pre = 0
@@ -208,20 +221,18 @@ def extend_kernel(
             beg = tl.load(p_indptr + i_b).to(tl.int64)
             pre = (tl.load(p_indptr + i_b + 1).to(tl.int64) - beg).to(tl.int32)
             t_pre = beg.to(tl.int32)
-        i_kvh = i_h // G
-        o_new = q0 + tl.arange(0, BM)
         o_d = tl.arange(0, DP)
         o_r = tl.arange(0, RP)
         o_t = (t_new + o_new).to(tl.int64)
         b_rows = o_new < n_new
         b_mask = b_rows[:, None] & (o_d < D)[None, :]
-        b_q = tl.load(p_q + (o_t * s_qt + i_h * s_qh)[:, None] + o_d[None, :], mask=b_mask, other=0.0)
+        b_q = tl.load(p_q + (o_t * s_qt + o_h * s_qh)[:, None] + o_d[None, :], mask=b_mask, other=0.0)
         b_m = tl.full([BM], float("-inf"), tl.float32)
         b_l = tl.zeros([BM], tl.float32)
         b_acc = tl.zeros([BM, DP], tl.float32)
         b_accl = tl.zeros([BM, RP], tl.float32)
         klo = 0
-        khi = pre + tl.minimum(q0 + BM, n_new)
+        khi = pre + tl.minimum(q1, n_new)
         if WINDOW:
             klo = tl.maximum(pre + q0 - window, 0)
         if SPLITS > 1:
@@ -274,14 +285,14 @@ def extend_kernel(
             b_acc = b_acc * b_inv[:, None]
         b_lse = tl.where(b_l > 0, b_m + tl.log2(b_l), float("-inf"))
         if SPLITS > 1:
-            o_part = (i_sp * n_tokens + o_t) * HQ + i_h
+            o_part = (i_sp * n_tokens + o_t) * HQ + o_h
             tl.store(p_out + (o_part * D)[:, None] + o_d[None, :], b_acc, mask=b_mask)
             tl.store(p_lse + o_part, b_lse, mask=b_rows)
         else:
-            o_out = (o_t * s_ot + i_h * s_oh)[:, None] + o_d[None, :]
+            o_out = (o_t * s_ot + o_h * s_oh)[:, None] + o_d[None, :]
             tl.store(p_out + o_out, b_acc.to(p_out.dtype.element_ty), mask=b_mask)
             if LSE:
-                tl.store(p_lse + o_t * HQ + i_h, b_lse * 0.6931471805599453, mask=b_rows)
+                tl.store(p_lse + o_t * HQ + o_h, b_lse * 0.6931471805599453, mask=b_rows)
 
 
 @triton.jit(do_not_specialize=["n_tokens"])

@@ -32,7 +32,8 @@ class DecodeConfig:
 @dataclass(frozen=True, slots=True)
 class ExtendConfig:
     """gather: copy a paged prefix to contiguous rows first, adding the low-rank part to V; splits: pieces
-    of the keys per block; masked_stages: pipeline depth of the masked tiles."""
+    of the keys per block; masked_stages: pipeline depth of the masked tiles; pack: a block has the rows of
+    all query heads of a KV head, instead of one's."""
 
     block_m: int = 128
     block_n: int = 64
@@ -42,6 +43,7 @@ class ExtendConfig:
     gather: bool = False
     splits: int = 1
     masked_stages: int = 2
+    pack: bool = False
 
 
 def decode_config(kv_heads: int, head_dim: int, rank: int, batch: int) -> DecodeConfig:

@@ -317,8 +317,11 @@ class _Call:
         if splits > 1:
             target = self._scratch((splits * tokens, q_heads, dim), torch.float32)
             target_lse = self._scratch((splits * tokens, q_heads), torch.float32)
+        kv_heads = k_new.shape[1]
+        packed = q_heads // kv_heads if config.pack else 1
+        grid = (q_heads // packed, -(-self.max_new * packed // config.block_m), self.batch * splits)
         self._start(
-            extend_kernel, (q_heads, -(-self.max_new // config.block_m), self.batch * splits),
+            extend_kernel, grid,
             q, k_new, v_new, self.lora_new if lora is not None else v_new, k_desc, v_desc, w_desc,
             kp, vp, lora.rows if lora is not None else vp, kp_desc, vp_desc,
             p_qptr=self.qo_indptr, p_indptr=kv_indptr, p_idx=kv_indices, p_out=target,
@@ -327,11 +330,11 @@ class _Call:
             s_qt=q.stride(0), s_qh=q.stride(1), s_knn=k_new.stride(0), s_knh=k_new.stride(1),
             s_vnn=v_new.stride(0), s_vnh=v_new.stride(1), s_kpn=kp.stride(0), s_kph=kp.stride(1),
             s_vpn=vp.stride(0), s_vph=vp.stride(1), s_ot=out.stride(0), s_oh=out.stride(1),
-            G=q_heads // k_new.shape[1], HQ=q_heads, D=dim, DP=padded(dim), R=self.rank, RP=self.rank_p,
+            G=q_heads // kv_heads, HQ=q_heads, D=dim, DP=padded(dim), R=self.rank, RP=self.rank_p,
             BM=config.block_m, BN=config.block_n, BNM=min(config.block_n, 64), SPLITS=splits, PREFIX=mode,
             TMA=k_desc is not None, LN_TMA=w_desc is not None, CAP=cap > 0, WINDOW=window >= 0,
             LORA=lora is not None, LSE=self.lse is not None, STAGES=config.masked_stages,
-            num_warps=config.warps, num_stages=config.stages, **self._lora_args(),
+            PACK=packed > 1, num_warps=config.warps, num_stages=config.stages, **self._lora_args(),
         )  # fmt: skip
         if splits > 1:
             rows = 16

@@ -57,6 +57,28 @@ def test_bulk_copies(case: Case, gather: bool) -> None:
     run(case, dataclasses.replace(SMALL, tma=True, gather=gather))
 
 
+PACKED = [
+    Case([70, 0, 5], [40, 33, 1], rank=16),
+    Case([33, 40], [7, 30], rank=8, dim=64, q_heads=7, kv_heads=1, seed=1),  # blocks begin within a token
+    Case([20, 50, 3], [5, 40, 2], q_heads=6, kv_heads=2, rank=8, sets=2, indirect=True, seed=4),
+    Case([37, 16], [20, 9], rank=0, dim=80, page=16),
+]
+
+
+@pytest.mark.parametrize("case", PACKED, ids=str)
+@pytest.mark.parametrize("splits", [1, 2])
+def test_blocks_of_all_heads_of_a_kv_head(case: Case, splits: int) -> None:
+    run(case, dataclasses.replace(SMALL, pack=True, splits=splits))
+
+
+def test_packed_blocks_with_a_window_and_a_soft_cap() -> None:
+    run(PACKED[0], dataclasses.replace(SMALL, pack=True), window_left=9, logit_cap=2.0)
+
+
+def test_packed_blocks_read_whole_tiles_by_bulk_copies() -> None:
+    run(PACKED[0], dataclasses.replace(SMALL, pack=True, tma=True, gather=True))
+
+
 def test_new_tokens_alone_with_the_low_rank_part_added_first() -> None:
     run(Case([0, 0], [40, 33], rank=8, sets=2), dataclasses.replace(SMALL, tma=True, gather=True))
 
