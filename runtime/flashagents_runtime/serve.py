@@ -9,12 +9,13 @@ What one key may ask for is limited (`serve_limits.py`).
 from __future__ import annotations
 
 import contextlib
+import io
 import ipaddress
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -56,6 +57,27 @@ def check_exposure(host: str, api_key: str | None) -> str | None:
         f"anyone who reaches {host} can use this server, and end what others do on it: set --api-key, or"
         " listen on the loopback"
     )
+
+
+def parsed(parse: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> Any:
+    """What SGLang's parser makes of a command line.
+
+    Raises:
+        UnsupportedFeatureError: it refuses an argument. Its own way is to print all its options first.
+    """
+    told = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(told):
+            found = parse(argv)
+    except SystemExit as e:
+        if not e.code:
+            raise
+        last = told.getvalue().strip().rpartition("\n")[2]
+        raise UnsupportedFeatureError(
+            f"SGLang refuses an argument: {last.partition('error: ')[2] or last}"
+        ) from None
+    sys.stderr.write(told.getvalue())
+    return found
 
 
 def serve(model: str, user_args: Sequence[str], limits: Limits | None = None) -> None:
@@ -100,7 +122,7 @@ def serve(model: str, user_args: Sequence[str], limits: Limits | None = None) ->
         os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     argv = server_argv(model, defaults, user_args)
-    server_args = seams.symbol("sglang.srt.server_args.prepare_server_args")(argv)
+    server_args = parsed(seams.symbol("sglang.srt.server_args.prepare_server_args"), argv)
     limits = Limits() if limits is None else limits
     keyed = bool(server_args.api_key or server_args.admin_api_key)
     if server_args.tokenizer_worker_num > 1 and (keyed or limits != NO_LIMITS):
@@ -135,4 +157,4 @@ def serve(model: str, user_args: Sequence[str], limits: Limits | None = None) ->
         shutil.rmtree(private, ignore_errors=True)
 
 
-__all__ = ["check_exposure", "serve", "server_argv"]
+__all__ = ["check_exposure", "parsed", "serve", "server_argv"]

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from flashagents_runtime.serve import server_argv
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from flashagents_runtime.errors import UnsupportedFeatureError
+from flashagents_runtime.serve import parsed, server_argv
 
 DEFAULTS = {"device": "cpu", "disable_cuda_graph": True, "max_total_tokens": 16, "skip": None, "off": False}
 
@@ -17,3 +25,27 @@ def test_defaults_come_as_flags() -> None:
 def test_the_users_arguments_take_the_place_of_defaults() -> None:
     argv = server_argv("/m", DEFAULTS, ["--device=cuda", "--max-total-tokens", "99"])
     assert argv == ["--model-path", "/m", "--disable-cuda-graph", "--device=cuda", "--max-total-tokens", "99"]
+
+
+def test_an_argument_that_sglang_refuses_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser(prog="sglang serve")
+    parser.add_argument("--port", type=int)
+    for i in range(50):
+        parser.add_argument(f"--option-{i}")
+
+    def parse(argv: Sequence[str]) -> Any:
+        sys.stderr.write("a warning\n")
+        return parser.parse_args(argv)
+
+    with pytest.raises(UnsupportedFeatureError) as refused:
+        parsed(parse, ["--port", "abc"])
+    assert str(refused.value) == "SGLang refuses an argument: argument --port: invalid int value: 'abc'"
+    assert capsys.readouterr().err == ""
+    assert parsed(parse, ["--port", "7"]).port == 7
+    assert capsys.readouterr().err == "a warning\n"
+
+
+def test_help_of_sglang_ends_as_it_would() -> None:
+    with pytest.raises(SystemExit) as ended:
+        parsed(argparse.ArgumentParser().parse_args, ["--help"])
+    assert ended.value.code == 0
