@@ -62,6 +62,19 @@ def decode_config(kv_heads: int, head_dim: int, rank: int, batch: int) -> Decode
     return replace(config, pdl=int(batch == 1)).fit(kv_heads)
 
 
+#: Most bytes of copied K and V.
+COPIED = 2 << 30
+
+
+def may_copy(tokens: int, slots: int, kv_heads: int, head_dim: int) -> bool:
+    """Whether a prefix of so many tokens may be copied to contiguous rows, K and V of 16 bits.
+
+    Requests that share a prefix count it each: without a bound, one long prompt among many short ones on a
+    long shared prefix would need more memory than the cache itself.
+    """
+    return tokens <= 2 * slots and 4 * tokens * kv_heads * head_dim <= COPIED
+
+
 def extend_config(
     q_heads: int,
     kv_heads: int,
@@ -71,10 +84,12 @@ def extend_config(
     max_new: int,
     prefix_tokens: int,
     processors: int,
+    slots: int,
 ) -> ExtendConfig:
-    """The extend configuration of a shape class; `prefix_tokens` bounds the prefix of all requests."""
+    """The extend configuration of a shape class; `prefix_tokens` bounds the prefix of all requests, in a
+    cache of `slots`."""
     group = q_heads // kv_heads
-    gather = max_new * group >= 2048
+    gather = max_new * group >= 2048 and may_copy(prefix_tokens, slots, kv_heads, head_dim)
     few = max_new <= 64 or (rank > 0 and not gather)
     if padded(head_dim) > 128:
         config = ExtendConfig(64, 32, 4, 2)

@@ -162,7 +162,7 @@ def extend(
         if config is None:
             config = extend_config(
                 q_heads, kv_heads, dim, lora.rank if lora is not None else 0, batch, max_new, count,
-                processors(q.device),
+                processors(q.device), int(k_cache.shape[0]) if prefix else 0,
             )  # fmt: skip
         scale = (1 / math.sqrt(dim) if sm_scale is None else sm_scale) * LOG2E
         call = _Call(q, k_new, v_new, qo_indptr, lora, lora_new, batch, max_new, out, lse, config)

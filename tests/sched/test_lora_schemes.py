@@ -152,6 +152,15 @@ def test_joined_prefills_compute_the_same(
             assert_same(ours, theirs)
 
 
+def test_which_passes_are_joined() -> None:
+    cache = torch.empty(1000, 8, 128, device="meta")
+    assert contiguous.pays(512, 4, 700, cache)
+    assert not contiguous.pays(511, 4, 700, cache)
+    assert not contiguous.pays(2047, 4, 0, cache)  # without a prefix there is less to gain
+    assert contiguous.pays(2048, 4, 0, cache)
+    assert not contiguous.pays(4096, 4, 2001, cache)  # a shared prefix counts for each of its requests
+
+
 @pytest.mark.parametrize("page_size", [1, 16])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_members_share_as_the_scheme_says(

@@ -220,7 +220,7 @@ def backend_class() -> Any:
             longest = max(batch.extend_seq_lens_cpu, default=0)
             pages = Pages(indptr[0], indices, indptr[1], longest, ExtendPlan())
             keys = self.pool.get_key_buffer(0)
-            if self.contiguous is not None and contiguous.pays(longest, self.group, total):
+            if self.contiguous is not None and contiguous.pays(longest, self.group, total, keys):
                 lens = zip(batch.extend_prefix_lens_cpu, batch.extend_seq_lens_cpu, strict=True)
                 both = [prefix + new for prefix, new in lens]
                 room = keys.new_empty((2, sum(both), *keys.shape[1:]))

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from flashagents_kernels.configs import may_copy
+
 _log = logging.getLogger(__name__)
 
 LEAST = 2048
@@ -20,10 +22,16 @@ LEAST = 2048
 prefix so many new tokens: there is less to gain."""
 
 
-def pays(longest: int, group: int, prefix: int) -> bool:
-    """Whether a pass is joined: its longest request has `longest` new tokens, all together `prefix` cached
-    ones, and `group` query heads share a KV head."""
-    return longest * (group if prefix else 1) >= LEAST
+def pays(longest: int, group: int, prefix: int, cache: Any) -> bool:
+    """Whether a pass is joined.
+
+    Args:
+        longest: new tokens of its longest request.
+        group: query heads for each KV head.
+        prefix: cached tokens of all its requests.
+        cache: K of a layer, `[slots, kv_heads, head_dim]`.
+    """
+    return longest * (group if prefix else 1) >= LEAST and may_copy(prefix, *cache.shape)
 
 
 def kernel(device: Any, head_dim: int) -> Callable[..., Any] | None:
