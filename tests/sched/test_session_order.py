@@ -290,25 +290,31 @@ def test_expected_work() -> None:
     assert expected_work(req(100, 100, 30, out=10)) == 30  # retracted: its answer so far is prompt
 
 
+def sampling(s: SchedulerHarness) -> tuple[bool, ...]:
+    """How the batch that decodes is sampled."""
+    info = s.scheduler.running_batch.sampling_info
+    needs = (info.need_top_p_sampling, info.need_top_k_sampling, info.need_min_p_sampling)
+    return info.is_all_greedy, info.is_any_greedy, *needs
+
+
+@pytest.mark.parametrize("idle", [False, True], ids=["beside a decode", "just before"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_warm_up_changes_not_how_others_are_sampled(
-    s: SchedulerHarness, clock: Clock, temperature: float
+    s: SchedulerHarness, clock: Clock, temperature: float, idle: bool
 ) -> None:
     """With overlap it is in the decode batch for a step; what it asks for would stay there."""
-    s.submit(Request("decode", ids(70, 20), max_new_tokens=200, temperature=temperature))
-    s.step()
-    s.step()
-
-    def sampling() -> tuple[bool, ...]:
-        info = s.scheduler.running_batch.sampling_info
-        needs = (info.need_top_p_sampling, info.need_top_k_sampling, info.need_min_p_sampling)
-        return info.is_all_greedy, *needs
-
-    before = sampling()
+    greedy = temperature == 0
+    alone = (greedy, greedy, False, greedy, False)
+    real = Request("decode", ids(70, 20), max_new_tokens=200, temperature=temperature)
     other = Request("warm", ids(5, 40), max_new_tokens=0, session_id="a", temperature=1.0 - temperature)
-    s.submit(other)
-    clock.now += 30
+    s.submit(other if idle else real)
+    s.step()
+    if not idle:
+        s.step()
+        assert sampling(s) == alone
+        clock.now += 30
+    s.submit(real if idle else other)
     for _ in range(6):
         s.step()
     assert "warm" in s.reqs and s.reqs["warm"].finished()
-    assert sampling() == before
+    assert sampling(s) == alone

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .. import sglang_seams as seams
+from . import sampling
 from .kinds import is_warm_up, state_of
 from .pass_budget import PassBudget
 
@@ -70,8 +71,7 @@ class Gate:
       fewer `prompt_tokens`, and its session asks for the rest.
     - A warm-up that still waits when its session's final request is there is cancelled: nobody waits for
       it, and the final request computes the same.
-    - A warm-up samples nothing, but with overlap it is in the decode batch for a step, and SGLang samples
-      that batch from then on as its most demanding member has asked: so it asks for what one of them does.
+    - A warm-up changes nothing of how others are sampled (see `sampling`).
     - Warm-ups that found no room say nothing of the room for real requests (`offered`). They are tried again
       when a decode has ended, else ten times a second: SGLang would look them up at each decode step.
 
@@ -91,6 +91,8 @@ class Gate:
         """When the last decode ended."""
         self._in_flight: deque[_Pass] = deque()
         """The prefill passes that were launched and not yet processed, of whatever requests."""
+        self._joined = False
+        """Warm-ups may be in the decode batch, or have been since `sampling.of_their_own`."""
         self._went_last = False
         """The last step was a pass of nothing but warm-ups."""
         self._processed_at = 0.0
@@ -111,6 +113,10 @@ class Gate:
         decoding = [req for req in running_batch.reqs if _decodes(req)]
         running = len(decoding)
         self._see(decoding)
+        if self._joined:
+            if decoding:
+                sampling.of_their_own(running_batch, decoding)
+            self._joined = any(p.warms for p in self._in_flight) or any(map(is_warm_up, running_batch.reqs))
         was_decoding, self._decoding = self._decoding, running > 0
         if running < self._running:
             self._no_room_until = float("-inf")
@@ -136,7 +142,7 @@ class Gate:
             self._let = len(held) < len(waiting)
             if decoding:
                 for req in waiting[: len(waiting) - len(held)]:
-                    _sample_alike(req, decoding[0])
+                    sampling.alike(req, decoding[0])
         if held:
             left = set(held)
             scheduler.waiting_queue = [req for req in scheduler.waiting_queue if req not in left]
@@ -243,6 +249,7 @@ class Gate:
         tokens = sum(req.extend_range.length for req in chunks) or sum(batch.extend_lens)
         self._in_flight.append(_Pass(self._clock(), tokens, bool(chunks), self._decoding))
         if chunks:
+            self._joined = True
             self.figures.passes += 1
             self.figures.chunks += len(chunks)
 
@@ -292,11 +299,6 @@ class Gate:
 
 def _decodes(req: Any) -> bool:
     return not is_warm_up(req) and not req.finished()
-
-
-def _sample_alike(warm_up: Any, req: Any) -> None:
-    for name in ("temperature", "top_p", "top_k", "min_p"):
-        setattr(warm_up.sampling_params, name, getattr(req.sampling_params, name))
 
 
 def _computes_prompts(batch: Any) -> bool:
