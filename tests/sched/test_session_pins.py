@@ -12,6 +12,7 @@ import pytest
 from flashagents_runtime import plugin
 from flashagents_runtime.intra_turn import IntegrityError, check_integrity
 from flashagents_runtime.scheduling.pins import Pins
+from flashagents_runtime.scheduling.worth import Worth
 from helpers.kv_model import KvModel
 from helpers.scheduler_harness import Request, SchedulerHarness
 
@@ -70,6 +71,7 @@ def shared(model: Path, request: pytest.FixtureRequest) -> Iterator[SchedulerHar
 def s(shared: SchedulerHarness) -> SchedulerHarness:
     shared.flush()
     shared.reqs.clear()
+    pins_of(shared).worth = Worth(POOL)
     return shared
 
 

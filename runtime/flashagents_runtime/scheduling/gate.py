@@ -23,6 +23,9 @@ _LEAST = 32
 #: Seconds until warm-ups that found no room beside decodes are tried again, unless a decode ends before.
 _RETRY = 0.1
 
+#: An idle engine expects more requests of those that have no session where so many came in so many seconds.
+_OTHERS, _LATELY = 2, 5.0
+
 #: Seconds after the last decode's end: what follows upon it is likely to be a final request.
 _GRACE = 0.005
 
@@ -65,6 +68,8 @@ class Gate:
     - A pass has only as many as keep it within the budget's `longest_pass`: a real request that comes
       meanwhile has to wait for it. How long passes last is known from those of real requests, too: before
       anything decodes, there has been one.
+    - So has one of an idle engine to which several requests without a session have come lately: the next
+      one is likely to be none of a session's final requests, which would have the use of a longer pass.
     - When decodes end, warm-ups wait a moment longer, since a final request is likely to follow.
     - One that is longer than a pass is cut to what a pass computes, since nothing could interrupt it for the
       passes that it would take; beside decodes to what keeps the pass within `longest_pass`. It ends with
@@ -89,6 +94,8 @@ class Gate:
         self._decoding = False
         self._decoded_at = float("-inf")
         """When the last decode ended."""
+        self._others: deque[float] = deque()
+        """When the latest requests without a session began to decode: warm-ups are nothing to them."""
         self._in_flight: deque[_Pass] = deque()
         """The prefill passes that were launched and not yet processed, of whatever requests."""
         self._joined = False
@@ -121,7 +128,7 @@ class Gate:
         if running < self._running:
             self._no_room_until = float("-inf")
         self._running, self._let = running, False
-        self.budget.pass_time(running)
+        self.budget.pass_time(running, self._expects())
         if was_decoding and not self._decoding:
             self._decoded_at = self._clock()
         if not any(map(is_warm_up, queue)):
@@ -168,8 +175,8 @@ class Gate:
             most = min(most, pins.most())
             if most < scheduler.page_size:
                 return warm_ups
-        if self._decoding:
-            most = min(most, max(self._most_beside_decodes(), scheduler.page_size))
+        if self._decoding or self._expects():
+            most = min(most, max(self._longest(), scheduler.page_size))
         tokens = fitting = 0
         for req in warm_ups:
             more = tokens + self._new_tokens(req, scheduler.tree_cache)
@@ -211,7 +218,7 @@ class Gate:
             return tokens <= _UNMEASURED
         return self._expected(tokens) <= self.budget.longest_pass
 
-    def _most_beside_decodes(self) -> float:
+    def _longest(self) -> float:
         """Tokens of the longest pass."""
         longest = self.budget.longest_pass
         if longest == float("inf"):
@@ -224,6 +231,14 @@ class Gate:
         for req in decoding:
             if not hasattr(req, "decodes_since"):
                 req.decodes_since = now
+                if req.session_id is None:
+                    self._others.append(now)
+        while self._others and not 0 <= now - self._others[0] <= _LATELY:
+            self._others.popleft()
+
+    def _expects(self) -> int:
+        """Requests that are likely to come soon and have nothing of warm-ups; 0 for a single one's chain."""
+        return len(self._others) if len(self._others) >= _OTHERS else 0
 
     def _expected(self, tokens: int) -> float:
         """Seconds of a pass; 0 before one has been measured."""
