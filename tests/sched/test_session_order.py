@@ -73,6 +73,7 @@ def s(shared: SchedulerHarness, clock: Clock, monkeypatch: pytest.MonkeyPatch) -
     gate._clock = gate.budget._clock = clock
     gate._processed_at = gate.budget._at = clock.now
     gate._pace, gate._decoding, gate._decoded_at = None, False, float("-inf")
+    gate._others.clear()
     gate.budget._sum = gate.budget._squares = 0.0
     processor = type(shared.scheduler.batch_result_processor)
     process = processor.process_batch_result_prefill
@@ -191,6 +192,29 @@ def test_a_long_warm_up_beside_decodes_is_cut_to_the_budget_s_pass(s: SchedulerH
     clock.now += 1.0
     s.submit(warm("idle", 9, 200))
     assert s.step().extend_lens == [200], "nobody waits"
+
+
+@pytest.mark.parametrize(
+    ("sessions", "seconds", "new"),
+    [
+        pytest.param([None, None], 0.0, 96, id="several use it"),
+        pytest.param([None, "chain"], 0.0, 200, id="one does, and a session's final request"),
+        pytest.param([None, None], 10.0, 200, id="several did long ago"),
+    ],
+)
+def test_an_idle_engine_gets_short_warm_ups_while_others_use_it(
+    s: SchedulerHarness, clock: Clock, sessions: list[str | None], seconds: float, new: int
+) -> None:
+    """Who comes next waits for the pass, and has nothing of it unless it is the session's own request."""
+    gate = s.scheduler.tree_cache.gate
+    for i, session in enumerate(sessions):
+        s.submit(Request(f"real{i}", ids(20 + i, 20), 4, session_id=session))
+        s.run()
+    clock.now += 0.1 + seconds
+    s.step()
+    gate._pace = gate.budget.longest_pass / 96
+    s.submit(warm("long", 9, 200))
+    assert s.step().extend_lens == [new]
 
 
 def test_how_long_a_pass_lasts_is_known_before_the_first_warm_up(s: SchedulerHarness, clock: Clock) -> None:

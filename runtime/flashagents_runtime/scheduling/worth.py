@@ -30,11 +30,13 @@ class Worth:
 
     def used(self, tokens: int) -> None:
         """So many tokens were of use."""
+        tokens = min(tokens, self._pool)
         self._fade(tokens)
         self._used += tokens
 
     def wasted(self, tokens: int) -> None:
         """So many were evicted, and nobody had had them."""
+        tokens = min(tokens, self._pool)
         self._fade(tokens)
         self._wasted += tokens
 
