@@ -12,6 +12,7 @@ import pytest
 from flashagents_runtime import plugin
 from flashagents_runtime.scheduling import WarmupBudgetFeature
 from flashagents_runtime.scheduling.order import expected_work
+from flashagents_runtime.scheduling.passes import Others
 from helpers.kv_model import KvModel
 from helpers.scheduler_harness import Request, SchedulerHarness
 
@@ -73,7 +74,7 @@ def s(shared: SchedulerHarness, clock: Clock, monkeypatch: pytest.MonkeyPatch) -
     gate._clock = gate.budget._clock = clock
     gate._processed_at = gate.budget._at = clock.now
     gate._pace, gate._decoding, gate._decoded_at = None, False, float("-inf")
-    gate._others.clear()
+    gate._others = Others()
     gate.budget._sum = gate.budget._squares = 0.0
     processor = type(shared.scheduler.batch_result_processor)
     process = processor.process_batch_result_prefill

@@ -93,7 +93,7 @@ class WarmupBudgetFeature:
         cache.order = Order(time.monotonic)
 
     def figures(self, cache: Any) -> dict[str, Any]:
-        """The share, None where nothing is held back, and `gate.GateFigures`."""
+        """The share, None where nothing is held back, and `passes.GateFigures`."""
         gate: Gate = state_of(cache, "gate")
         share = gate.budget.share
         return {"share": None if share == float("inf") else share, **gate.plain()}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from .. import sglang_seams as seams
 from . import sampling
 from .kinds import is_warm_up, state_of
 from .pass_budget import PassBudget
+from .passes import GateFigures, Others, Pass
 
 #: Tokens of a pass before one has been measured, and of one beside decodes.
 _UNMEASURED = 2048
@@ -23,37 +24,8 @@ _LEAST = 32
 #: Seconds until warm-ups that found no room beside decodes are tried again, unless a decode ends before.
 _RETRY = 0.1
 
-#: An idle engine expects more requests of those that have no session where so many came in so many seconds.
-_OTHERS, _LATELY = 2, 5.0
-
 #: Seconds after the last decode's end: what follows upon it is likely to be a final request.
 _GRACE = 0.005
-
-
-@dataclass(frozen=True)
-class _Pass:
-    launched_at: float
-    tokens: int
-    """Of warm-ups, where it has any; else of all."""
-    warms: bool
-    beside_decodes: bool
-
-
-@dataclass
-class GateFigures:
-    """Counters since start."""
-
-    passes: int = 0
-    """Prefill passes of warm-ups."""
-    chunks: int = 0
-    """Warm-ups in them."""
-    beside_decodes: int = 0
-    """Of the passes, those that made decodes wait."""
-    seconds_beside_decodes: float = 0.0
-    cancelled: int = 0
-    """Warm-ups that waited when their session's final request came."""
-    cut: int = 0
-    """Warm-ups that were longer than a pass."""
 
 
 class Gate:
@@ -94,9 +66,9 @@ class Gate:
         self._decoding = False
         self._decoded_at = float("-inf")
         """When the last decode ended."""
-        self._others: deque[float] = deque()
-        """When the latest requests without a session began to decode: warm-ups are nothing to them."""
-        self._in_flight: deque[_Pass] = deque()
+        self._others = Others()
+        self._expected_others = 0
+        self._in_flight: deque[Pass] = deque()
         """The prefill passes that were launched and not yet processed, of whatever requests."""
         self._joined = False
         """Warm-ups may be in the decode batch, or have been since `sampling.of_their_own`."""
@@ -128,7 +100,8 @@ class Gate:
         if running < self._running:
             self._no_room_until = float("-inf")
         self._running, self._let = running, False
-        self.budget.pass_time(running, self._expects())
+        self._expected_others = self._others.expected(self._clock())
+        self.budget.pass_time(running, self._expected_others)
         if was_decoding and not self._decoding:
             self._decoded_at = self._clock()
         if not any(map(is_warm_up, queue)):
@@ -175,7 +148,7 @@ class Gate:
             most = min(most, pins.most())
             if most < scheduler.page_size:
                 return warm_ups
-        if self._decoding or self._expects():
+        if self._decoding or self._expected_others:
             most = min(most, max(self._longest(), scheduler.page_size))
         tokens = fitting = 0
         for req in warm_ups:
@@ -232,13 +205,7 @@ class Gate:
             if not hasattr(req, "decodes_since"):
                 req.decodes_since = now
                 if req.session_id is None:
-                    self._others.append(now)
-        while self._others and not 0 <= now - self._others[0] <= _LATELY:
-            self._others.popleft()
-
-    def _expects(self) -> int:
-        """Requests that are likely to come soon and have nothing of warm-ups; 0 for a single one's chain."""
-        return len(self._others) if len(self._others) >= _OTHERS else 0
+                    self._others.came(now)
 
     def _expected(self, tokens: int) -> float:
         """Seconds of a pass; 0 before one has been measured."""
@@ -262,7 +229,7 @@ class Gate:
         self._went_last = len(chunks) == len(batch.reqs)
         # with mixed chunks those that decode are in it, too, a token each
         tokens = sum(req.extend_range.length for req in chunks) or sum(batch.extend_lens)
-        self._in_flight.append(_Pass(self._clock(), tokens, bool(chunks), self._decoding))
+        self._in_flight.append(Pass(self._clock(), tokens, bool(chunks), self._decoding))
         if chunks:
             self._joined = True
             self.figures.passes += 1
@@ -294,7 +261,7 @@ class Gate:
                 self.budget.decoded(now - req.decodes_since)
                 del req.decodes_since
 
-    def _learn(self, seconds: float, done: _Pass) -> None:
+    def _learn(self, seconds: float, done: Pass) -> None:
         """Small passes pay their floor, and waits only add: follow a fall at once, a rise slowly.
 
         Passes of real requests are as small as these happen to be, so they say only how fast it can be.
