@@ -13,6 +13,7 @@ from flashagents_runtime.scheduling.gate import Gate
 from flashagents_runtime.scheduling.kinds import is_warm_up
 from flashagents_runtime.scheduling.order import Order
 from flashagents_runtime.scheduling.pass_budget import PassBudget
+from flashagents_runtime.scheduling.worth import Worth
 from helpers.scheduler_harness import SchedulerHarness
 
 
@@ -105,6 +106,7 @@ class ReckonedSteps:
             tree.order = Order(self.now, shortest_first=order.shortest_first)
         if (pins := getattr(tree, "pins", None)) is not None:
             pins._clock = self.now
+            pins.worth = Worth(s.scheduler.max_total_num_tokens)
 
     def now(self) -> float:
         """The clock, within a step too."""

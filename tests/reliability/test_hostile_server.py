@@ -10,7 +10,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from flashagents_runtime import (
@@ -212,6 +212,7 @@ def test_bodies_that_are_no_sglang(body: bytes) -> None:
 
 @ENOUGH
 @given(events=st.lists(outputs, max_size=3), whole=st.booleans(), incremental=st.booleans())
+@example(events=[{"error": ""}], whole=False, incremental=False)  # found by atheris
 def test_any_json_for_events(events: list[Any], whole: bool, incremental: bool) -> None:
     typed(
         HostileServer(

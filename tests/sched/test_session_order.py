@@ -12,6 +12,7 @@ import pytest
 from flashagents_runtime import plugin
 from flashagents_runtime.scheduling import WarmupBudgetFeature
 from flashagents_runtime.scheduling.order import expected_work
+from flashagents_runtime.scheduling.passes import Others
 from helpers.kv_model import KvModel
 from helpers.scheduler_harness import Request, SchedulerHarness
 
@@ -73,6 +74,7 @@ def s(shared: SchedulerHarness, clock: Clock, monkeypatch: pytest.MonkeyPatch) -
     gate._clock = gate.budget._clock = clock
     gate._processed_at = gate.budget._at = clock.now
     gate._pace, gate._decoding, gate._decoded_at = None, False, float("-inf")
+    gate._others = Others()
     gate.budget._sum = gate.budget._squares = 0.0
     processor = type(shared.scheduler.batch_result_processor)
     process = processor.process_batch_result_prefill
@@ -193,6 +195,29 @@ def test_a_long_warm_up_beside_decodes_is_cut_to_the_budget_s_pass(s: SchedulerH
     assert s.step().extend_lens == [200], "nobody waits"
 
 
+@pytest.mark.parametrize(
+    ("sessions", "seconds", "new"),
+    [
+        pytest.param([None, None], 0.0, 96, id="several use it"),
+        pytest.param([None, "chain"], 0.0, 200, id="one does, and a session's final request"),
+        pytest.param([None, None], 10.0, 200, id="several did long ago"),
+    ],
+)
+def test_an_idle_engine_gets_short_warm_ups_while_others_use_it(
+    s: SchedulerHarness, clock: Clock, sessions: list[str | None], seconds: float, new: int
+) -> None:
+    """Who comes next waits for the pass, and has nothing of it unless it is the session's own request."""
+    gate = s.scheduler.tree_cache.gate
+    for i, session in enumerate(sessions):
+        s.submit(Request(f"real{i}", ids(20 + i, 20), 4, session_id=session))
+        s.run()
+    clock.now += 0.1 + seconds
+    s.step()
+    gate._pace = gate.budget.longest_pass / 96
+    s.submit(warm("long", 9, 200))
+    assert s.step().extend_lens == [new]
+
+
 def test_how_long_a_pass_lasts_is_known_before_the_first_warm_up(s: SchedulerHarness, clock: Clock) -> None:
     gate = s.scheduler.tree_cache.gate
     decode(s)
@@ -290,25 +315,31 @@ def test_expected_work() -> None:
     assert expected_work(req(100, 100, 30, out=10)) == 30  # retracted: its answer so far is prompt
 
 
+def sampling(s: SchedulerHarness) -> tuple[bool, ...]:
+    """How the batch that decodes is sampled."""
+    info = s.scheduler.running_batch.sampling_info
+    needs = (info.need_top_p_sampling, info.need_top_k_sampling, info.need_min_p_sampling)
+    return info.is_all_greedy, info.is_any_greedy, *needs
+
+
+@pytest.mark.parametrize("idle", [False, True], ids=["beside a decode", "just before"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_warm_up_changes_not_how_others_are_sampled(
-    s: SchedulerHarness, clock: Clock, temperature: float
+    s: SchedulerHarness, clock: Clock, temperature: float, idle: bool
 ) -> None:
     """With overlap it is in the decode batch for a step; what it asks for would stay there."""
-    s.submit(Request("decode", ids(70, 20), max_new_tokens=200, temperature=temperature))
-    s.step()
-    s.step()
-
-    def sampling() -> tuple[bool, ...]:
-        info = s.scheduler.running_batch.sampling_info
-        needs = (info.need_top_p_sampling, info.need_top_k_sampling, info.need_min_p_sampling)
-        return info.is_all_greedy, *needs
-
-    before = sampling()
+    greedy = temperature == 0
+    alone = (greedy, greedy, False, greedy, False)
+    real = Request("decode", ids(70, 20), max_new_tokens=200, temperature=temperature)
     other = Request("warm", ids(5, 40), max_new_tokens=0, session_id="a", temperature=1.0 - temperature)
-    s.submit(other)
-    clock.now += 30
+    s.submit(other if idle else real)
+    s.step()
+    if not idle:
+        s.step()
+        assert sampling(s) == alone
+        clock.now += 30
+    s.submit(real if idle else other)
     for _ in range(6):
         s.step()
     assert "warm" in s.reqs and s.reqs["warm"].finished()
-    assert sampling() == before
+    assert sampling(s) == alone

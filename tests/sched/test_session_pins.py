@@ -12,6 +12,7 @@ import pytest
 from flashagents_runtime import plugin
 from flashagents_runtime.intra_turn import IntegrityError, check_integrity
 from flashagents_runtime.scheduling.pins import Pins
+from flashagents_runtime.scheduling.worth import Worth
 from helpers.kv_model import KvModel
 from helpers.scheduler_harness import Request, SchedulerHarness
 
@@ -70,6 +71,7 @@ def shared(model: Path, request: pytest.FixtureRequest) -> Iterator[SchedulerHar
 def s(shared: SchedulerHarness) -> SchedulerHarness:
     shared.flush()
     shared.reqs.clear()
+    pins_of(shared).worth = Worth(POOL)
     return shared
 
 
@@ -113,6 +115,34 @@ def test_sessions_that_come_to_nothing_leave_half_of_the_pool_to_the_others(s: S
             s.run()
         said = [*said, *ids(40 + turn, 16)]
     assert pins_of(s).gave_way > 20
+
+
+def never_used(s: SchedulerHarness, first: int, count: int) -> None:
+    """Sessions one after another that come to nothing and are never closed."""
+    for i in range(first, first + count):
+        s.submit(warm(f"never{i}", ids(100 + i, 112)))
+        s.run()
+
+
+def test_the_more_comes_to_nothing_the_less_is_pinned(s: SchedulerHarness) -> None:
+    """A conversation of three quarters of the pool is still there, where the half would have been pinned."""
+    never_used(s, 0, 20)
+    said = ids(1, 384)
+    s.submit(Request("said", said, max_new_tokens=1))
+    s.run()
+    never_used(s, 20, 6)
+    assert cached(s, said) >= 352
+
+
+def test_what_is_used_keeps_the_share(s: SchedulerHarness) -> None:
+    for i in range(12):
+        s.submit(warm(f"right{i}", ids(100 + i, 112)))
+        s.run()
+        s.submit(Request(f"final{i}", [*ids(100 + i, 112), 5], max_new_tokens=1, session_id=f"right{i}"))
+        s.run()
+    assert pins_of(s).worth.share() == 1.0
+    never_used(s, 20, 2)
+    assert len(pins_of(s)) == 2
 
 
 def test_what_a_closed_session_left_goes_before_what_others_use(s: SchedulerHarness) -> None:

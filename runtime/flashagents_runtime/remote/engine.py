@@ -247,7 +247,8 @@ class RemoteEngine:
         """What the server puts into the stream where a request fails in the middle."""
         entry = error if isinstance(error, dict) else {"message": error}
         code = entry.get("code")
-        message = self._server.masked(str(entry.get("message") or error)[:2000])
+        said = entry.get("message") or error or "the server ended its answer with an error, and said no more"
+        message = self._server.masked(str(said)[:2000])
         refused = isinstance(code, int) and 400 <= code < 500
         return unknown_adapter(message) or (RequestRejectedError if refused else EngineError)(message)
 

@@ -25,6 +25,7 @@ from .kinds import several_ranks, state_of
 from .order import Order
 from .pass_budget import PassBudget
 from .pins import PinnedLast, Pins
+from .worth import Worth
 
 Hooks = Mapping[str, Callable[..., Any]]
 
@@ -50,10 +51,12 @@ class SoftPins:
         share, allocator = _number("FLASHAGENTS_PIN_SHARE", 0.5), cache.token_to_kv_pool_allocator
 
         def most() -> float:
-            """Of what no running request holds."""
-            return share * float(allocator.available_size() + cache.evictable_size())
+            """Of what no running request holds, by what the latest sessions were worth."""
+            part = share * cache.pins.worth.share()
+            return float(part * (allocator.available_size() + cache.evictable_size()))
 
-        cache.pins = Pins(_number("FLASHAGENTS_PIN_TTL", 300.0), time.monotonic, most)
+        ttl = _number("FLASHAGENTS_PIN_TTL", 300.0)
+        cache.pins = Pins(ttl, time.monotonic, most, Worth(allocator.size))
         cache.eviction_strategy = PinnedLast(cache.eviction_strategy, cache.pins)
 
     def figures(self, cache: Any) -> dict[str, Any]:
@@ -90,7 +93,7 @@ class WarmupBudgetFeature:
         cache.order = Order(time.monotonic)
 
     def figures(self, cache: Any) -> dict[str, Any]:
-        """The share, None where nothing is held back, and `gate.GateFigures`."""
+        """The share, None where nothing is held back, and `passes.GateFigures`."""
         gate: Gate = state_of(cache, "gate")
         share = gate.budget.share
         return {"share": None if share == float("inf") else share, **gate.plain()}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from .. import sglang_seams as seams
+from . import sampling
 from .kinds import is_warm_up, state_of
 from .pass_budget import PassBudget
+from .passes import GateFigures, Others, Pass
 
 #: Tokens of a pass before one has been measured, and of one beside decodes.
 _UNMEASURED = 2048
@@ -26,32 +28,6 @@ _RETRY = 0.1
 _GRACE = 0.005
 
 
-@dataclass(frozen=True)
-class _Pass:
-    launched_at: float
-    tokens: int
-    """Of warm-ups, where it has any; else of all."""
-    warms: bool
-    beside_decodes: bool
-
-
-@dataclass
-class GateFigures:
-    """Counters since start."""
-
-    passes: int = 0
-    """Prefill passes of warm-ups."""
-    chunks: int = 0
-    """Warm-ups in them."""
-    beside_decodes: int = 0
-    """Of the passes, those that made decodes wait."""
-    seconds_beside_decodes: float = 0.0
-    cancelled: int = 0
-    """Warm-ups that waited when their session's final request came."""
-    cut: int = 0
-    """Warm-ups that were longer than a pass."""
-
-
 class Gate:
     """Holds warm-ups of one scheduler back.
 
@@ -64,14 +40,15 @@ class Gate:
     - A pass has only as many as keep it within the budget's `longest_pass`: a real request that comes
       meanwhile has to wait for it. How long passes last is known from those of real requests, too: before
       anything decodes, there has been one.
+    - So has one of an idle engine to which several requests without a session have come lately: the next
+      one is likely to be none of a session's final requests, which would have the use of a longer pass.
     - When decodes end, warm-ups wait a moment longer, since a final request is likely to follow.
     - One that is longer than a pass is cut to what a pass computes, since nothing could interrupt it for the
       passes that it would take; beside decodes to what keeps the pass within `longest_pass`. It ends with
       fewer `prompt_tokens`, and its session asks for the rest.
     - A warm-up that still waits when its session's final request is there is cancelled: nobody waits for
       it, and the final request computes the same.
-    - A warm-up samples nothing, but with overlap it is in the decode batch for a step, and SGLang samples
-      that batch from then on as its most demanding member has asked: so it asks for what one of them does.
+    - A warm-up changes nothing of how others are sampled (see `sampling`).
     - Warm-ups that found no room say nothing of the room for real requests (`offered`). They are tried again
       when a decode has ended, else ten times a second: SGLang would look them up at each decode step.
 
@@ -89,8 +66,12 @@ class Gate:
         self._decoding = False
         self._decoded_at = float("-inf")
         """When the last decode ended."""
-        self._in_flight: deque[_Pass] = deque()
+        self._others = Others()
+        self._expected_others = 0
+        self._in_flight: deque[Pass] = deque()
         """The prefill passes that were launched and not yet processed, of whatever requests."""
+        self._joined = False
+        """Warm-ups may be in the decode batch, or have been since `sampling.of_their_own`."""
         self._went_last = False
         """The last step was a pass of nothing but warm-ups."""
         self._processed_at = 0.0
@@ -111,11 +92,16 @@ class Gate:
         decoding = [req for req in running_batch.reqs if _decodes(req)]
         running = len(decoding)
         self._see(decoding)
+        if self._joined:
+            if decoding:
+                sampling.of_their_own(running_batch, decoding)
+            self._joined = any(p.warms for p in self._in_flight) or any(map(is_warm_up, running_batch.reqs))
         was_decoding, self._decoding = self._decoding, running > 0
         if running < self._running:
             self._no_room_until = float("-inf")
         self._running, self._let = running, False
-        self.budget.pass_time(running)
+        self._expected_others = self._others.expected(self._clock())
+        self.budget.pass_time(running, self._expected_others)
         if was_decoding and not self._decoding:
             self._decoded_at = self._clock()
         if not any(map(is_warm_up, queue)):
@@ -136,7 +122,7 @@ class Gate:
             self._let = len(held) < len(waiting)
             if decoding:
                 for req in waiting[: len(waiting) - len(held)]:
-                    _sample_alike(req, decoding[0])
+                    sampling.alike(req, decoding[0])
         if held:
             left = set(held)
             scheduler.waiting_queue = [req for req in scheduler.waiting_queue if req not in left]
@@ -162,8 +148,8 @@ class Gate:
             most = min(most, pins.most())
             if most < scheduler.page_size:
                 return warm_ups
-        if self._decoding:
-            most = min(most, max(self._most_beside_decodes(), scheduler.page_size))
+        if self._decoding or self._expected_others:
+            most = min(most, max(self._longest(), scheduler.page_size))
         tokens = fitting = 0
         for req in warm_ups:
             more = tokens + self._new_tokens(req, scheduler.tree_cache)
@@ -205,7 +191,7 @@ class Gate:
             return tokens <= _UNMEASURED
         return self._expected(tokens) <= self.budget.longest_pass
 
-    def _most_beside_decodes(self) -> float:
+    def _longest(self) -> float:
         """Tokens of the longest pass."""
         longest = self.budget.longest_pass
         if longest == float("inf"):
@@ -218,6 +204,8 @@ class Gate:
         for req in decoding:
             if not hasattr(req, "decodes_since"):
                 req.decodes_since = now
+                if req.session_id is None:
+                    self._others.came(now)
 
     def _expected(self, tokens: int) -> float:
         """Seconds of a pass; 0 before one has been measured."""
@@ -241,8 +229,9 @@ class Gate:
         self._went_last = len(chunks) == len(batch.reqs)
         # with mixed chunks those that decode are in it, too, a token each
         tokens = sum(req.extend_range.length for req in chunks) or sum(batch.extend_lens)
-        self._in_flight.append(_Pass(self._clock(), tokens, bool(chunks), self._decoding))
+        self._in_flight.append(Pass(self._clock(), tokens, bool(chunks), self._decoding))
         if chunks:
+            self._joined = True
             self.figures.passes += 1
             self.figures.chunks += len(chunks)
 
@@ -272,7 +261,7 @@ class Gate:
                 self.budget.decoded(now - req.decodes_since)
                 del req.decodes_since
 
-    def _learn(self, seconds: float, done: _Pass) -> None:
+    def _learn(self, seconds: float, done: Pass) -> None:
         """Small passes pay their floor, and waits only add: follow a fall at once, a rise slowly.
 
         Passes of real requests are as small as these happen to be, so they say only how fast it can be.
@@ -292,11 +281,6 @@ class Gate:
 
 def _decodes(req: Any) -> bool:
     return not is_warm_up(req) and not req.finished()
-
-
-def _sample_alike(warm_up: Any, req: Any) -> None:
-    for name in ("temperature", "top_p", "top_k", "min_p"):
-        setattr(warm_up.sampling_params, name, getattr(req.sampling_params, name))
 
 
 def _computes_prompts(batch: Any) -> bool:

@@ -20,7 +20,8 @@ class PassBudget:
     It fills by `share` seconds for each second of decoding that is not a warm-up's, up to what a window
     gives. A pass may start once its expected time, or a full window's, is there; what it takes beyond is
     overdrawn, and waited for. So decode steps that took T seconds in all take at most `(1 + share) T`, as
-    far as passes last as long as expected. While nothing decodes, nothing is held, paid or saved.
+    far as passes last as long as expected. While nothing decodes, nothing is held, paid or saved. Where
+    others are likely to come (`pass_time`), a pass should be no longer than beside them.
 
     A share of a window is little for requests that last as long, and much for shorter ones: one pass of 50 ms
     is a quarter of an answer of 200 ms. So the window shrinks to twice what a request takes that decodes now
@@ -48,7 +49,8 @@ class PassBudget:
         self._shrinks = shrinks
         self._now = share
         """The share at this moment."""
-        self._decoding = False
+        self._disturbs = False
+        """A pass would make somebody wait: who decodes, or who is likely to come."""
         self._balance = 0.0
         self._at = clock()
         self._sum = self._squares = 0.0
@@ -61,7 +63,7 @@ class PassBudget:
     @property
     def window(self) -> float:
         """Seconds whose share can be saved up now."""
-        if not self._sum or not self._decoding:
+        if not self._sum or not self._disturbs:
             return self._window
         return min(max(_WINDOWS * self._squares / self._sum, _SHORTEST), self._window)
 
@@ -71,12 +73,18 @@ class PassBudget:
         self._sum = _KEPT * self._sum + seconds
         self._squares = _KEPT * self._squares + seconds * seconds
 
-    def pass_time(self, decoding: int) -> None:
-        """To be called between any two steps of the engine: `decoding` says how many requests do so now."""
+    def pass_time(self, decoding: int, expected: int = 0) -> None:
+        """To be called between any two steps of the engine.
+
+        Args:
+            decoding: how many requests do so now.
+            expected: how many others are likely to come soon, on an idle engine.
+        """
         now = self._clock()
-        self._now, self._decoding = self.share, decoding > 0
-        if self._shrinks and decoding > 1:
-            self._now = min(self.share, 1.0 / (decoding - 1))
+        others = decoding or expected
+        self._now, self._disturbs = self.share, others > 0
+        if self._shrinks and others > 1:
+            self._now = min(self.share, 1.0 / (others - 1))
         passed = max(now - self._at, 0.0)  # a clock that was set back takes nothing away
         if not decoding:
             self._balance = 0.0

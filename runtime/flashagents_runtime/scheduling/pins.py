@@ -10,7 +10,7 @@ parent: what is left of the prefix stays pinned.
 Sessions that are never used must not cost others their cache, however many there are. So pins hold at most
 `most` tokens, the newest of them, and make room for warm-ups themselves; and what warm-ups alone have put
 there (`warm_only` of a node) is evicted before everything else once its pin has ended. The rest of the pool
-is for those who asked for an answer.
+is for those who asked for an answer. And the less of the latest warm-ups was of use, the less all may hold.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 from .. import sglang_seams as seams
 from .kinds import is_warm_up
+from .worth import Worth
 
 
 @dataclass
@@ -41,15 +42,21 @@ class Pins:
         ttl: seconds after its last warm-up that a session's pin lasts.
         clock: the time in seconds, from any origin.
         most: says how many tokens all pins may hold together now, each counted once.
+        worth: is told what becomes of what warm-ups have computed.
     """
 
     def __init__(
-        self, ttl: float, clock: Callable[[], float], most: Callable[[], float] = lambda: float("inf")
+        self,
+        ttl: float,
+        clock: Callable[[], float],
+        most: Callable[[], float] = lambda: float("inf"),
+        worth: Worth | None = None,
     ) -> None:
         if ttl <= 0:
             raise ValueError(f"a pin's time to live should be above 0 seconds, not {ttl}")
         self.ttl = ttl
         self.most = most
+        self.worth = worth or Worth(1)
         self._clock = clock
         self._pins: dict[str, _Pin] = {}  # the oldest first
         self._count = 0
@@ -78,7 +85,7 @@ class Pins:
         the final one, and ends the pin.
         """
         if not is_warm_up(req):
-            mark_used(node)
+            self.worth.used(mark_used(node))
             if req.session_id is not None and req.finished():
                 self.drop(req.session_id)
         elif (
@@ -92,7 +99,7 @@ class Pins:
             match_params = seams.symbol("sglang.srt.mem_cache.base_prefix_cache.MatchPrefixParams")
             key = radix_key(req.origin_input_ids[:length], req.extra_key, cache_salt=req.cache_salt)
             end = cache.match_prefix(match_params(key=key)).last_device_node
-            mark_warm_only(end, length - req.cached_tokens)
+            self.worth.used(mark_warm_only(end, length - req.cached_tokens))
             if length > self.most():
                 self.drop(req.session_id)
                 self.gave_way += 1
@@ -162,6 +169,8 @@ class Pins:
 
     def evicted(self, node: Any) -> None:
         """`node`, a leaf, is about to be deleted: its pins move to its parent, if that is not the root."""
+        if getattr(node, "warm_only", False):
+            self.worth.wasted(len(node.key))
         sessions = getattr(node, "pinned_by", None)
         if not sessions:
             return
@@ -194,20 +203,34 @@ live: weakref.WeakSet[Pins] = weakref.WeakSet()
 """Those of this process, which holds one scheduler."""
 
 
-def mark_warm_only(node: Any, tokens: int) -> None:
-    """The last `tokens` of the prefix that ends at `node` were computed by a warm-up."""
+def mark_warm_only(node: Any, tokens: int) -> int:
+    """The last `tokens` of the prefix that ends at `node` were computed by a warm-up.
+
+    Returns how many of them a request that generates has had meanwhile.
+    """
+    used = 0
     while node.parent is not None and tokens >= len(node.key):
         tokens -= len(node.key)
         if getattr(node, "warm_only", None) is None:  # nobody has used it
             node.warm_only = True
+        elif not node.warm_only:
+            used += len(node.key)
         node = node.parent
+    return used
 
 
-def mark_used(node: Any) -> None:
-    """A request that generates had the prefix that ends at `node`."""
+def mark_used(node: Any) -> int:
+    """A request that generates had the prefix that ends at `node`.
+
+    Returns how many of its tokens were warm-ups' alone until now.
+    """
+    used = 0
     while node is not None:
+        if getattr(node, "warm_only", False):
+            used += len(node.key)
         node.warm_only = False
         node = node.parent
+    return used
 
 
 class PinnedLast:

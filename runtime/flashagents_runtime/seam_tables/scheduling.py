@@ -76,6 +76,18 @@ SCHEDULING: tuple[Seam, ...] = (
         "`max_new_tokens=0` is a warm-up, sampled as the decodes beside it; a hint of the answer's length",
         attributes=("max_new_tokens", "custom_params", "temperature", "top_p", "top_k", "min_p"),
     ),
+    Seam(
+        "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo",
+        "a batch that a warm-up was in is sampled as the others ask for",
+        attributes=(
+            "is_all_greedy",
+            "is_any_greedy",
+            "need_top_p_sampling",
+            "need_top_k_sampling",
+            "need_min_p_sampling",
+        ),
+    ),
+    Seam("sglang.srt.sampling.sampling_params.TOP_K_ALL", "the `top_k` that asks for no sorting"),
     Seam("sglang.srt.managers.schedule_batch.FINISH_ABORT", "a warm-up that was aborted is not pinned"),
     Seam("sglang.srt.managers.io_struct.AbortReq", "cancels a warm-up", attributes=("rid",)),
     Seam(
