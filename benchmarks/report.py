@@ -96,7 +96,7 @@ that help nobody (`ours`), and on SGLang's own cache without either (`stock`), i
     "pressure_reckoned": """
 ## Pressure in reckoned time
 
-The same with 10 and 50 workflows in a stepped scheduler whose passes last 8 ms and 40 us for each prompt
+The same with 3, 10 and 50 workflows in a stepped scheduler whose passes last 8 ms and 40 us for each prompt
 token: scheduling and eviction alone, the same on every machine. Percentiles are over the requests of all
 runs together.
 """,

@@ -10,7 +10,7 @@ POOL = 1600
 def test_before_anything_is_known_they_have_all() -> None:
     worth = Worth(POOL)
     assert worth.share() == 1.0
-    worth.wasted(POOL // 10)  # little is said by the first one that was wrong
+    worth.wasted(POOL // 50)  # little is said by the first one that was wrong
     assert worth.share() == 1.0
 
 

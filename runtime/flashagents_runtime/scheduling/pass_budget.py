@@ -81,10 +81,9 @@ class PassBudget:
             expected: how many others are likely to come soon, on an idle engine.
         """
         now = self._clock()
-        others = decoding or expected
-        self._now, self._disturbs = self.share, others > 0
-        if self._shrinks and others > 1:
-            self._now = min(self.share, 1.0 / (others - 1))
+        self._now, self._disturbs = self.share, decoding + expected > 0
+        if self._shrinks and decoding > 1:
+            self._now = min(self.share, 1.0 / (decoding - 1))
         passed = max(now - self._at, 0.0)  # a clock that was set back takes nothing away
         if not decoding:
             self._balance = 0.0

@@ -11,7 +11,7 @@ _ENOUGH = 4.0
 _LEAST = 1 / 16
 
 #: Of the pool: what counts as used before anything was, so that the first eviction says little.
-_CREDIT = 1 / 16
+_CREDIT = 1 / 64
 
 
 class Worth:
