@@ -18,12 +18,15 @@ _UNKNOWN = re.compile(
     r"(?:All l|L)oaded adapters: \w*\((?P<loaded>\[.*?\])\)",
     re.DOTALL,
 )
+_NOT_TO_UNLOAD = re.compile(
+    r"LoRA with name (?P<name>.*?) does not exist\. Loaded LoRAs: \w*\((?P<loaded>\[.*?\])\)", re.DOTALL
+)
 _NONE_AT_ALL = re.compile(r"LoRA adapter '(?P<name>.*?)' was requested, but LoRA is not enabled", re.DOTALL)
 
 
 def unknown_adapter(message: str) -> UnknownAdapterError | None:
     """The error, where SGLang's message says that an adapter is not loaded; else None."""
-    if (found := _UNKNOWN.search(message)) is not None:
+    if (found := _UNKNOWN.search(message) or _NOT_TO_UNLOAD.search(message)) is not None:
         try:
             loaded = [str(name) for name in ast.literal_eval(found["loaded"])]
         except (SyntaxError, ValueError, MemoryError, RecursionError):

@@ -120,10 +120,12 @@ def serve(
     from .engine_args import check_flags
     from .model_store import resolve_model
     from .progress import show_progress
+    from .serve import check_address
     from .serve import serve as run
     from .serve_limits import Limits
 
     check_flags(context.args, [flag for option in context.command.params for flag in option.opts])
+    check_address(context.args)
     limits = Limits(
         body_bytes=max_body_mib << 20,
         requests_per_key=max_requests_per_key,

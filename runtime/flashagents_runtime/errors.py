@@ -101,7 +101,10 @@ class UnknownAdapterError(RequestRejectedError):
                 f"; it has {', '.join(map(repr, self.loaded))}. Name one of these, or load it (`load_lora`)"
             )
         else:
-            there = f', and no other: give it some, engine_args={{"lora_paths": {{{name!r}: "its folder"}}}}'
+            there = (
+                f', and no other: give it some, engine_args={{"lora_paths": {{{name!r}: "its folder"}}}}; '
+                f"where it is a server, `flashagents serve --lora-paths {name}=FOLDER`"
+            )
         super().__init__(f"the engine has no LoRA adapter {name!r}{there}")
 
 

@@ -8,11 +8,14 @@ What one key may ask for is limited (`serve_limits.py`).
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import errno
 import io
 import ipaddress
 import os
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -57,6 +60,36 @@ def check_exposure(host: str, api_key: str | None) -> str | None:
         f"anyone who reaches {host} can use this server, and end what others do on it: set --api-key, or"
         " listen on the loopback"
     )
+
+
+def check_address(argv: Sequence[str]) -> None:
+    """Refuse an address at which nothing can listen: SGLang would load the model first, and then hang.
+
+    Args:
+        argv: arguments of SGLang's launcher; its defaults are 127.0.0.1 and 30000.
+
+    Raises:
+        UnsupportedFeatureError: the port is no port or in use, or the host is not this machine's.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--host", nargs="?", default="127.0.0.1")
+    parser.add_argument("--port", nargs="?", default="30000")
+    given, _ = parser.parse_known_args(list(argv))
+    host, port = given.host or "127.0.0.1", given.port or ""
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise UnsupportedFeatureError(f"--port takes a number from 1 to 65535, not {port!r:.80}")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server will
+            probe.bind(address)
+    except OSError as e:
+        why = (
+            "is in use: choose another --port"
+            if e.errno == errno.EADDRINUSE
+            else f"cannot be had: {e.strerror or e}"
+        )
+        raise UnsupportedFeatureError(f"port {port} of {host} {why}") from None
 
 
 def parsed(parse: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> Any:
@@ -105,7 +138,13 @@ def serve(model: str, user_args: Sequence[str], limits: Limits | None = None) ->
     from .host import guards
     from .host.build import default_args, meet_in_a_file
     from .host.children import run_detokenizer_process, run_scheduler_process
-    from .lora_sharing.arguments import take_arguments, take_argv
+    from .lora_sharing.arguments import (
+        adapter_names,
+        doubtful_members,
+        sharing_of,
+        take_arguments,
+        take_argv,
+    )
     from .plugin import register
 
     seams.require_version()
@@ -115,6 +154,8 @@ def serve(model: str, user_args: Sequence[str], limits: Limits | None = None) ->
     defaults = {**default_args(cuda), **_SERVER_ARGS}
     if "lora_sharing" in sharing:
         needed = take_arguments(sharing, cuda=cuda)
+        if doubt := doubtful_members(sharing_of(sharing), adapter_names(sharing.get("lora_paths"))):
+            sys.stderr.write(f"flashagents: warning: {doubt}\n")
         defaults |= {k: v for k, v in needed.items() if k != "lora_paths"}
     register()
     guards.install()
@@ -157,4 +198,4 @@ def serve(model: str, user_args: Sequence[str], limits: Limits | None = None) ->
         shutil.rmtree(private, ignore_errors=True)
 
 
-__all__ = ["check_exposure", "parsed", "serve", "server_argv"]
+__all__ = ["check_address", "check_exposure", "parsed", "serve", "server_argv"]

@@ -71,3 +71,9 @@ def test_a_grammar_that_cannot_be_is_named_without_source_lines(kind: str, names
         assert str(error).endswith(why) and "/project" not in str(error)
     plain = rejection(f"Failed to compile {kind} grammar: Grammar preprocessing timed out")
     assert str(plain).endswith(": Grammar preprocessing timed out")
+
+
+def test_an_adapter_to_unload_that_is_not_there() -> None:
+    error = unknown_adapter("LoRA with name xx does not exist. Loaded LoRAs: odict_keys(['plan', 'act'])")
+    assert error is not None
+    assert (error.name, error.loaded) == ("xx", ("act", "plan"))

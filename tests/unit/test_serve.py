@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import socket
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from flashagents_runtime.errors import UnsupportedFeatureError
-from flashagents_runtime.serve import parsed, server_argv
+from flashagents_runtime.serve import check_address, parsed, server_argv
 
 DEFAULTS = {"device": "cpu", "disable_cuda_graph": True, "max_total_tokens": 16, "skip": None, "off": False}
 
@@ -49,3 +50,25 @@ def test_help_of_sglang_ends_as_it_would() -> None:
     with pytest.raises(SystemExit) as ended:
         parsed(argparse.ArgumentParser().parse_args, ["--help"])
     assert ended.value.code == 0
+
+
+def test_a_port_in_use_is_refused_before_anything_is_loaded() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        with pytest.raises(UnsupportedFeatureError, match=f"port {port} of 127.0.0.1 is in use"):
+            check_address(["--port", port])
+    check_address(["--port", port, "--host", "localhost"])  # and it is left free
+    check_address([f"--port={port}"])
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "99999", "abc", "-1", "", "٣"])
+def test_what_is_no_port(port: str) -> None:
+    with pytest.raises(UnsupportedFeatureError, match="from 1 to 65535"):
+        check_address([f"--port={port}"])
+
+
+def test_a_host_that_is_another_machine_s() -> None:
+    with pytest.raises(UnsupportedFeatureError, match=r"192\.0\.2\.1 cannot be had"):
+        check_address(["--host", "192.0.2.1", "--port", "31999"])

@@ -9,20 +9,21 @@ import contextlib
 import os
 import tempfile
 import threading
+import warnings
 import weakref
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..adapter_check import check_adapter, check_adapters
+from ..adapter_errors import unknown_adapter
 from ..adapter_files import write_adapter
 from ..engine_args import check_arguments
 from ..errors import EngineClosedError, EngineError, UnsupportedFeatureError
 from ..html_tables import engine_html
 from ..limits import check_request
 from ..looks import Look
-from ..lora_sharing.arguments import adapter_names
-from ..lora_sharing.config import parse
+from ..lora_sharing.arguments import adapter_names, doubtful_members, sharing_of
 from ..model_cache import settled
 from ..plugin_figures import numbers
 from ..tally import Tally
@@ -62,11 +63,9 @@ class EmbeddedEngine:
     def __init__(self, model: str | Path | None = None, **engine_args: Any) -> None:
         check_arguments(engine_args)
         # Said now, not by the host process, which first imports SGLang.
-        parse(
-            engine_args.get("lora_sharing"),
-            engine_args.get("lora_groups"),
-            adapter_names(engine_args.get("lora_paths")),
-        )
+        sharing = sharing_of(engine_args)
+        if doubt := doubtful_members(sharing, adapter_names(engine_args.get("lora_paths"))):
+            warnings.warn(doubt, stacklevel=2)
         self.model = None if model is None else settled(model)
         self.engine_args = engine_args
         self.tally = Tally()
@@ -287,14 +286,14 @@ class EmbeddedEngine:
         """Unload a LoRA adapter when its requests have ended, and forget what it has cached.
 
         Raises:
-            UnsupportedFeatureError: there is no such adapter.
+            UnknownAdapterError: there is no such adapter.
         """
         await self._change_lora("unload_lora", lora_name=name)
 
     async def _change_lora(self, method: str, **arguments: Any) -> None:
         error = await self._call(method, **arguments)
         if error is not None:
-            raise UnsupportedFeatureError(str(error))
+            raise unknown_adapter(str(error)) or UnsupportedFeatureError(str(error))
 
     # ---- the end
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
@@ -14,6 +15,9 @@ ATTENTION = "flashagents"
 """Our attention backend's name (`attention.NAME`; that module imports torch)."""
 
 _SGLANG_DEFAULT_LORAS = 8
+
+_KIND = ("max_lora_rank", "lora_target_modules")
+"""What SGLang has to be told where no adapter is there at its start."""
 
 
 def take_arguments(
@@ -30,7 +34,7 @@ def take_arguments(
         UnsupportedFeatureError: the scheme does not take these groups.
     """
     out = {k: v for k, v in args.items() if k not in ("lora_sharing", "lora_groups")}
-    config = parse(args.get("lora_sharing"), args.get("lora_groups"), adapter_names(args.get("lora_paths")))
+    config = sharing_of(args)
     environment.pop(ENVIRONMENT, None)
     if config is None:
         return out
@@ -45,6 +49,44 @@ def take_arguments(
         environment["SGLANG_ENABLE_POST_CAPTURE_KV_SIZING"] = "0"
     config.put(environment)
     return out
+
+
+def sharing_of(args: Mapping[str, Any]) -> SharingConfig | None:
+    """What engine arguments say of sharing; None is stock.
+
+    Raises:
+        ValueError: see `config.parse`; or members are all loaded later, and SGLang has not been told of what
+            kind they will be.
+        UnsupportedFeatureError: the scheme does not take these groups.
+    """
+    adapters = adapter_names(args.get("lora_paths"))
+    config = parse(args.get("lora_sharing"), args.get("lora_groups"), adapters)
+    missing = [name for name in _KIND if not args.get(name)]
+    if config is not None and not adapters and missing:
+        raise ValueError(
+            "adapters that are loaded later must be of a kind that the engine knows from its start: give "
+            "max_lora_rank and lora_target_modules too, such as max_lora_rank=8, "
+            'lora_target_modules=["q_proj", "v_proj"], or name adapters in lora_paths'
+        )
+    return config
+
+
+def doubtful_members(config: SharingConfig | None, adapters: Sequence[str]) -> str | None:
+    """A warning where a group's member is none of `adapters` and is spelt much like one that has no group.
+
+    It may be loaded later, so it cannot be refused.
+    """
+    if config is None:
+        return None
+    alone = [name for name in adapters if config.group_of(name) is None]
+    for name in config.members:
+        near = difflib.get_close_matches(name, alone, 1) if name not in adapters else []
+        if near:
+            return (
+                f"lora_groups[{config.group_of(name)!r}] has {name!r}, which is not in lora_paths, and "
+                f"{near[0]!r} is in no group and shares with nobody; did you mean {near[0]!r}?"
+            )
+    return None
 
 
 def _use_our_attention(out: dict[str, Any], config: SharingConfig) -> None:
@@ -70,9 +112,11 @@ def take_argv(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     parser.add_argument("--lora-paths", nargs="*")
     parser.add_argument("--attention-backend")
     parser.add_argument("--max-loras-per-batch", type=int)
+    parser.add_argument("--max-lora-rank")
+    parser.add_argument("--lora-target-modules", nargs="*")
     theirs, _ = parser.parse_known_args(rest)
     given = {**vars(theirs), "lora_sharing": ours.lora_sharing, "lora_groups": ours.lora_groups}
     return rest, {name: value for name, value in given.items() if value is not None}
 
 
-__all__ = ["adapter_names", "take_arguments", "take_argv"]
+__all__ = ["adapter_names", "doubtful_members", "sharing_of", "take_arguments", "take_argv"]

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from flashagents_runtime.lora_sharing import ENVIRONMENT, configured
-from flashagents_runtime.lora_sharing.arguments import adapter_names, take_arguments, take_argv
+from flashagents_runtime.lora_sharing.arguments import (
+    adapter_names,
+    doubtful_members,
+    sharing_of,
+    take_arguments,
+    take_argv,
+)
 
 PATHS = {"plan": "/a/plan", "act": "/a/act"}
 
@@ -82,3 +88,26 @@ def test_a_command_line() -> None:
         "lora_paths": ["plan=/a", "act=/b"],
     }
     assert take_argv(["--port", "1"]) == (["--port", "1"], {})
+
+
+def test_adapters_that_are_all_loaded_later_need_a_kind() -> None:
+    args: dict[str, Any] = {"lora_sharing": "base_lr", "lora_groups": {"team": ["plan", "act"]}}
+    with pytest.raises(ValueError, match="max_lora_rank and lora_target_modules"):
+        take_arguments(args, cuda=False, environment={})
+    args |= {"max_lora_rank": 8, "lora_target_modules": ["q_proj", "v_proj"]}
+    assert take_arguments(args, cuda=False, environment={})["max_lora_rank"] == 8
+    words = ["--lora-sharing", "base_lr", "--lora-groups", '{"team": ["plan"]}', "--max-lora-rank", "8"]
+    words += ["--lora-target-modules", "q_proj", "v_proj"]
+    assert sharing_of(take_argv(words)[1]) is not None
+
+
+def test_a_member_that_is_spelt_like_an_adapter_without_a_group() -> None:
+    def doubt(*members: str) -> str | None:
+        config = sharing_of({"lora_paths": PATHS, "lora_sharing": "full", "lora_groups": {"team": members}})
+        return doubtful_members(config, list(PATHS))
+
+    assert "did you mean 'act'?" in str(doubt("plan", "actt"))
+    assert doubt("plan", "act") is None
+    assert doubt("plan", "reflect") is None  # may be loaded later
+    assert doubt("plan", "act", "actt") is None
+    assert doubtful_members(None, list(PATHS)) is None
