@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -34,6 +35,14 @@ class GroupChatPolicy:
     keep: int = 512
 
     def __post_init__(self) -> None:
+        for name in ("candidates", "waste", "grace", "chunk_size", "share", "linger", "keep"):
+            value = getattr(self, name)
+            if value is None and name == "chunk_size":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+                raise TypeError(f"{name} should be a number, not {value!r:.80}")
+        if self.chunk_size is not None and self.chunk_size < 1:
+            raise ValueError(f"chunk_size should be positive, not {self.chunk_size}")
         if self.candidates < 0 or self.grace < 0 or self.keep < 1 or self.linger <= 0:
             raise ValueError("candidates and grace should not be negative, keep and linger be positive")
         if not 0 <= self.waste <= 1:
