@@ -65,6 +65,29 @@ def check_kv(name: str, k: Any, v: Any, q: Any) -> int:
     return kv_heads
 
 
+def check_prefix(
+    k_cache: Any, v_cache: Any, kv_indptr: Any, kv_indices: Any, q: Any, kv_heads: int, batch: int
+) -> bool:
+    """Check the paged prefix of a batch, where it has one; returns whether it has."""
+    if kv_indices is None or kv_indices.shape[0] == 0:
+        return False
+    if k_cache is None or v_cache is None or kv_indptr is None:
+        raise ShapeError("a prefix needs k_cache, v_cache, kv_indptr and kv_indices")
+    if check_kv("cache", k_cache, v_cache, q) != kv_heads:
+        raise ShapeError(f"k_cache has {k_cache.shape[1]} KV heads and k_new {kv_heads}")
+    require_index("kv_indptr", kv_indptr, batch + 1)
+    require_index("kv_indices", kv_indices)
+    return True
+
+
+def check_new(lora: LoraValues | None, lora_new: Any, q: Any, max_new: int) -> None:
+    """Check what goes with the new tokens `q` `[tokens, heads, head_dim]`."""
+    if lora is not None:
+        check_rows_new(lora, lora_new, q)
+    if max_new < 1 and q.shape[0]:
+        raise ShapeError(f"max_new must be at least 1, not {max_new}")
+
+
 def check_options(logit_cap: float, window_left: int) -> None:
     """Check the soft cap and the window."""
     if logit_cap < 0:

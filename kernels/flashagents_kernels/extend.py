@@ -10,16 +10,16 @@ import torch
 from .checks import (
     check_kv,
     check_lora,
+    check_new,
     check_options,
     check_out,
+    check_prefix,
     check_query,
-    check_rows_new,
     require_index,
 )
 from .configs import ExtendConfig, extend_config
 from .core import Backend, LoraValues, padded, use_triton
 from .decode import LOG2E
-from .errors import ShapeError
 from .extend_plan import ExtendPlan
 from .launches import Launches
 from .plan import processors
@@ -130,19 +130,10 @@ def extend(
     check_options(logit_cap, window_left)
     require_index("qo_indptr", qo_indptr)
     batch = int(qo_indptr.shape[0]) - 1
-    prefix = kv_indices is not None and kv_indices.shape[0] > 0
-    if prefix:
-        if k_cache is None or v_cache is None or kv_indptr is None:
-            raise ShapeError("a prefix needs k_cache, v_cache, kv_indptr and kv_indices")
-        if check_kv("cache", k_cache, v_cache, q) != kv_heads:
-            raise ShapeError(f"k_cache has {k_cache.shape[1]} KV heads and k_new {kv_heads}")
-        require_index("kv_indptr", kv_indptr, batch + 1)
-        require_index("kv_indices", kv_indices)
+    prefix = check_prefix(k_cache, v_cache, kv_indptr, kv_indices, q, kv_heads, batch)
     if lora is not None:
         check_lora(lora, q, kv_heads, batch, k_cache.shape[0] if prefix else None)
-        check_rows_new(lora, lora_new, q)
-    if max_new < 1 and tokens:
-        raise ShapeError(f"max_new must be at least 1, not {max_new}")
+    check_new(lora, lora_new, q, max_new)
     if out is None:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     else:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .checks import check_kv, check_lora, check_query, check_rows_new, require_index, require_shape
+from .checks import check_kv, check_lora, check_new, check_prefix, check_query, require_index, require_shape
 from .core import Backend, LoraValues, padded, use_triton
 from .errors import ShapeError
 from .reference import adapter_of, values
@@ -59,19 +59,10 @@ def join(
     check_kv("new", k_new, v_new, k_new)
     require_index("qo_indptr", qo_indptr)
     batch = int(qo_indptr.shape[0]) - 1
-    prefix = kv_indices is not None and kv_indices.shape[0] > 0
-    if prefix:
-        if k_cache is None or v_cache is None or kv_indptr is None:
-            raise ShapeError("a prefix needs k_cache, v_cache, kv_indptr and kv_indices")
-        if check_kv("cache", k_cache, v_cache, k_new) != heads:
-            raise ShapeError(f"k_cache has {k_cache.shape[1]} KV heads and k_new {heads}")
-        require_index("kv_indptr", kv_indptr, batch + 1)
-        require_index("kv_indices", kv_indices)
+    prefix = check_prefix(k_cache, v_cache, kv_indptr, kv_indices, k_new, heads, batch)
     if lora is not None:
         check_lora(lora, k_new, heads, batch, k_cache.shape[0] if prefix else None)
-        check_rows_new(lora, lora_new, k_new)
-    if max_new < 1 and tokens:
-        raise ShapeError(f"max_new must be at least 1, not {max_new}")
+    check_new(lora, lora_new, k_new, max_new)
     count = int(kv_indices.shape[0]) if prefix else 0
     shape = (count + tokens, heads, dim)
     if out is None:

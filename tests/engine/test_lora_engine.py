@@ -128,7 +128,7 @@ async def test_adapters_come_and_go(
     assert result.usage.cached_tokens == 0  # `late` had written it
     assert [p.logprob for p in first] != [p.logprob for p in second]
     await engine.unload_lora("late")
-    with pytest.raises(UnsupportedFeatureError, match="late"):
+    with pytest.raises(UnknownAdapterError, match="no LoRA adapter 'late'"):
         await engine.unload_lora("late")
     state = await engine.internal_state()
     sharing = state["flashagents"]["features"]["lora_sharing"]
