@@ -200,8 +200,8 @@ def extend_kernel(
     i_sp = tl.program_id(2) % SPLITS
     t_new = tl.load(p_qptr + i_b).to(tl.int32)
     n_new = tl.load(p_qptr + i_b + 1).to(tl.int32) - t_new
-    o_i = i_blk * BM + tl.arange(0, BM)
     if PACK:
+        o_i = i_blk * BM + tl.arange(0, BM)
         i_kvh = tl.program_id(0)
         o_new = o_i // G
         o_h = i_kvh * G + o_i % G
@@ -209,10 +209,10 @@ def extend_kernel(
         q1 = (i_blk * BM + BM - 1) // G + 1
     else:
         i_kvh = tl.program_id(0) // G
-        o_new = o_i
-        o_h = tl.full([BM], tl.program_id(0), tl.int32)
+        o_h = tl.program_id(0)  # one for all rows: no vector of addresses
         q0 = i_blk * BM
         q1 = q0 + BM
+        o_new = q0 + tl.arange(0, BM)
     if q0 < n_new:
         pre = 0
         t_pre = 0

@@ -40,7 +40,7 @@ def kernel(device: Any, head_dim: int) -> Callable[..., Any] | None:
 
     if torch.device(device).type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
         return None
-    if head_dim not in (64, 128):
+    if head_dim != 128:
         return None
     try:
         found: Callable[..., Any] = import_module("sgl_kernel.flash_attn").flash_attn_varlen_func
