@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flashagents_runtime.embedded import EmbeddedEngine
+from helpers.idle import settle
 
 _HERE = Path(__file__).parent
 
@@ -48,13 +49,3 @@ async def real_engine(session_engine: EmbeddedEngine) -> AsyncIterator[EmbeddedE
     assert await session_engine.flush_cache()
     yield session_engine
     await settle(session_engine)
-
-
-async def settle(engine: EmbeddedEngine) -> None:
-    """Wait until the engine is idle and holds no request's KV; fails after 20 s."""
-    for _ in range(400):
-        state = await engine.state()
-        if state.running == state.waiting == state.kv_used == 0:
-            return
-        await asyncio.sleep(0.05)
-    pytest.fail(f"the engine does not come to rest: {state}")

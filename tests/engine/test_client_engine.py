@@ -15,6 +15,7 @@ from flashagents_autogen import FlashAgentsChatCompletionClient
 from flashagents_runtime import Delta, GenerateRequest
 from flashagents_runtime.embedded import EmbeddedEngine
 from helpers.clients import collect, system, user
+from helpers.idle import settle
 
 PROMPTS = [
     f"{task} {thing}."
@@ -22,13 +23,6 @@ PROMPTS = [
     for thing in ("gravity", "bread", "the sea", "old maps", "trains")
 ]
 ANSWER_TOKENS = 16
-
-
-async def settle(engine: EmbeddedEngine) -> None:
-    """Wait until no request holds KV any more."""
-    async with asyncio.timeout(60):  # a prefill pass that runs is not interrupted
-        while (state := await engine.state()).kv_used or state.running:
-            await asyncio.sleep(0.02)
 
 
 @pytest.fixture

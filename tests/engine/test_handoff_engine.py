@@ -30,6 +30,7 @@ from flashagents_runtime.handoff import (
     warm_up,
 )
 from flashagents_runtime.handoff.common_prefix import common_prefix
+from helpers.idle import settle
 
 GUIDE = (
     "You work in a team that plans journeys. Keep to facts, write plain sentences, and never repeat what "
@@ -304,9 +305,4 @@ async def test_under_memory_pressure(small_engine: EmbeddedEngine, model_path: s
     await crowd
     assert [a_on[1], b_on[1]] == [a[1], b[1]]
     assert target.figures.computed == target.figures.prewarmed + target.figures.wasted
-    for _ in range(100):
-        state = await team.engine.state()
-        if state.running == state.kv_used == 0:
-            break
-        await asyncio.sleep(0.05)
-    assert (state.running, state.waiting, state.kv_used) == (0, 0, 0)
+    await settle(team.engine)

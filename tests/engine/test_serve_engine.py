@@ -39,6 +39,7 @@ from flashagents_runtime.handoff import Prefiller
 from flashagents_runtime.remote import RemoteEngine
 from helpers.cancel_points import descriptors, quiet
 from helpers.clients import collect, system, user
+from helpers.idle import settle
 
 KEY = "test-key"
 
@@ -162,9 +163,7 @@ async def test_the_client_on_a_real_server(served: Served) -> None:
     token.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(anext(stream), 10)
-    async with asyncio.timeout(30):
-        while (await client.engine.state()).running:
-            await asyncio.sleep(0.1)
+    await settle(client.engine)
     assert await client.engine.flush_cache()
     await client.close()
 
@@ -248,10 +247,7 @@ async def killed_under_everything(
         if victims == ["scheduler"]:
             await served.up()
             assert (await client.create(question, extra_create_args=short)).content == said
-            async with asyncio.timeout(60):  # SGLang's own warm-up request may still run
-                while (state := await engine.state()).running:
-                    await asyncio.sleep(0.1)
-            assert (state.running, state.waiting, state.kv_used) == (0, 0, 0)
+            await settle(engine)
 
 
 async def long_prompt(engine: RemoteEngine) -> None:
