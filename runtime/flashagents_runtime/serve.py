@@ -136,8 +136,9 @@ def serve(model: str, user_args: Sequence[str], limits: Limits | None = None) ->
     from . import sglang_seams as seams
     from .adapter_check import check_adapters
     from .host import guards
-    from .host.build import default_args, meet_in_a_file
+    from .host.build import default_args
     from .host.children import run_detokenizer_process, run_scheduler_process
+    from .host.ranks import bind_cores, meet_in_a_file
     from .lora_sharing.arguments import (
         adapter_names,
         doubtful_members,
@@ -185,6 +186,8 @@ def serve(model: str, user_args: Sequence[str], limits: Limits | None = None) ->
         app.add_middleware(LimitLayer, limits=limits)
     private = tempfile.mkdtemp(prefix="flashagents-serve-")
     meet_in_a_file(vars(server_args), f"{private}/ranks")
+    if not cuda:
+        bind_cores(vars(server_args))
     try:
         launch_server(
             server_args,

@@ -125,9 +125,11 @@ def test_on_a_cpu_nothing_is_held_unless_asked_for(
     cache = SimpleNamespace()
     assert WarmupBudgetFeature().figures(s.scheduler.tree_cache)["share"] == 0.05
     monkeypatch.delenv("FLASHAGENTS_WARMUP_SHARE")
-    WarmupBudgetFeature().attach(SimpleNamespace(server_args=SimpleNamespace(device="cpu")), cache)
+    WarmupBudgetFeature().attach(SimpleNamespace(server_args=SimpleNamespace(device="cpu", tp_size=1)), cache)
     assert WarmupBudgetFeature().figures(cache)["share"] is None
-    WarmupBudgetFeature().attach(SimpleNamespace(server_args=SimpleNamespace(device="cuda")), cache)
+    WarmupBudgetFeature().attach(
+        SimpleNamespace(server_args=SimpleNamespace(device="cuda", tp_size=1)), cache
+    )
     assert WarmupBudgetFeature().figures(cache)["share"] == 0.05
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from flashagents_runtime.host.build import default_args, meet_in_a_file
+from flashagents_runtime.host.build import default_args
+from flashagents_runtime.host.ranks import meet_in_a_file
 from flashagents_runtime.serve import check_exposure, server_argv
 from flashagents_runtime.serve_limits import LimitLayer, Limits
 

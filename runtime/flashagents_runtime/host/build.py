@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from .. import sglang_seams as seams
@@ -13,6 +13,7 @@ from ..lora_sharing.arguments import take_arguments
 from ..plugin import CACHE_BACKEND, register
 from . import guards
 from .children import run_detokenizer_process, run_scheduler_process
+from .ranks import bind_cores, meet_in_a_file
 
 _ENGINE = "sglang.srt.entrypoints.engine.Engine"
 
@@ -77,8 +78,10 @@ def build_engine(
     guards.install()
     if args.get("incremental_streaming_output") is not True:
         raise BadArgumentError("incremental_streaming_output=False cannot be had: the client takes deltas")
-    if not torch.cuda.is_available() and os.environ.get("FLASHAGENTS_START_METHOD", "fork") == "fork":
-        _fork_children()
+    if not torch.cuda.is_available():
+        bind_cores(args)
+        if os.environ.get("FLASHAGENTS_START_METHOD", "fork") == "fork":
+            _fork_children()
     for name in _SLOW_DUMPS:
         os.environ.setdefault(name, "0")
     _name_shared_memory(token)
@@ -112,20 +115,6 @@ def _fork_children() -> None:
         multiprocessing.set_start_method("fork", force=True)
 
     engine_module._set_envs_and_config = then_fork
-
-
-def meet_in_a_file(args: Mapping[str, Any], path: str) -> bool:
-    """Let an engine of one rank set torch.distributed up through a new file; whether it does.
-
-    SGLang has the ranks meet at a TCP store, which torch opens at all of the machine's addresses, for
-    anybody. With several ranks or nodes it stays so: keep their ports on a private network.
-    """
-    ranks = [args.get(name) for name in ("tp_size", "pp_size", "dp_size", "nnodes")]
-    if any(n not in (None, 1) for n in ranks) or args.get("dist_init_addr"):
-        return False
-    os.environ.setdefault("SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE", f"file://{path}")
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # it listens at the host name's address otherwise
-    return True
 
 
 def _name_shared_memory(token: str) -> None:

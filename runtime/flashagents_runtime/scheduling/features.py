@@ -13,7 +13,6 @@ Environment of the scheduler's process:
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,10 +20,11 @@ from .. import sglang_seams as seams
 from ..intra_turn.radix_cache import adopt
 from . import hooks
 from .gate import Gate
-from .kinds import several_ranks, state_of
+from .kinds import state_of
 from .order import Order
 from .pass_budget import PassBudget
 from .pins import PinnedLast, Pins
+from .ranks import clock_for, refusal_of_ranks
 from .worth import Worth
 
 Hooks = Mapping[str, Callable[..., Any]]
@@ -44,7 +44,7 @@ class SoftPins:
             return "the radix cache is disabled"
         if not adopt(cache):
             return f"this model or configuration uses another cache ({type(cache).__name__})"
-        return several_ranks(ctx.server_args)
+        return refusal_of_ranks(ctx.server_args)
 
     def attach(self, ctx: Any, cache: Any) -> None:
         """See `Feature`."""
@@ -56,7 +56,7 @@ class SoftPins:
             return float(part * (allocator.available_size() + cache.evictable_size()))
 
         ttl = _number("FLASHAGENTS_PIN_TTL", 300.0)
-        cache.pins = Pins(ttl, time.monotonic, most, Worth(allocator.size))
+        cache.pins = Pins(ttl, clock_for(ctx, cache), most, Worth(allocator.size))
         cache.eviction_strategy = PinnedLast(cache.eviction_strategy, cache.pins)
 
     def figures(self, cache: Any) -> dict[str, Any]:
@@ -79,18 +79,19 @@ class WarmupBudgetFeature:
     def refusal(self, ctx: Any, cache: Any) -> str | None:
         """See `Feature`."""
         _number("FLASHAGENTS_WARMUP_SHARE", 0.05)
-        return several_ranks(ctx.server_args)
+        return refusal_of_ranks(ctx.server_args)
 
     def attach(self, ctx: Any, cache: Any) -> None:
         """See `Feature`."""
         default = float("inf") if ctx.server_args.device == "cpu" else 0.05
+        clock = clock_for(ctx, cache)
         budget = PassBudget(
             _number("FLASHAGENTS_WARMUP_SHARE", default),
-            time.monotonic,
+            clock,
             shrinks=not os.environ.get("FLASHAGENTS_WARMUP_SHARE"),
         )
-        cache.gate = Gate(budget, time.monotonic)
-        cache.order = Order(time.monotonic)
+        cache.gate = Gate(budget, clock)
+        cache.order = Order(clock)
 
     def figures(self, cache: Any) -> dict[str, Any]:
         """The share, None where nothing is held back, and `passes.GateFigures`."""
@@ -103,7 +104,7 @@ class ShortestJobFirst:
     """``sjf``: real requests in the order of their expected work."""
 
     name = "sjf"
-    hooks: Hooks = hooks.CALC_PRIORITY
+    hooks: Hooks = hooks.SJF
 
     @staticmethod
     def wanted() -> bool:
@@ -114,11 +115,11 @@ class ShortestJobFirst:
         """See `Feature`."""
         if ctx.server_args.enable_priority_scheduling:
             return "priority scheduling orders the queue"
-        return several_ranks(ctx.server_args)
+        return refusal_of_ranks(ctx.server_args)
 
     def attach(self, ctx: Any, cache: Any) -> None:
         """See `Feature`."""
-        cache.order = Order(time.monotonic, shortest_first=True)
+        cache.order = Order(clock_for(ctx, cache), shortest_first=True)
 
     def figures(self, cache: Any) -> dict[str, Any]:
         """Admission passes whose queue was sorted."""

@@ -11,7 +11,8 @@ from .. import sglang_seams as seams
 from . import sampling
 from .kinds import is_warm_up, state_of
 from .pass_budget import PassBudget
-from .passes import GateFigures, Others, Pass
+from .passes import GateFigures, Others, Pass, Results
+from .ranks import LeadersClock
 
 #: Tokens of a pass before one has been measured, and of one beside decodes.
 _UNMEASURED = 2048
@@ -66,6 +67,11 @@ class Gate:
         self._decoding = False
         self._decoded_at = float("-inf")
         """When the last decode ended."""
+        self._unread: list[Results] = []
+        """Those that have come since the clock last moved, where that is once a step."""
+        self._ranks = clock if isinstance(clock, LeadersClock) else None
+        if self._ranks is not None:
+            self._ranks.heard = self._read
         self._others = Others()
         self._expected_others = 0
         self._in_flight: deque[Pass] = deque()
@@ -229,11 +235,21 @@ class Gate:
         self._went_last = len(chunks) == len(batch.reqs)
         # with mixed chunks those that decode are in it, too, a token each
         tokens = sum(req.extend_range.length for req in chunks) or sum(batch.extend_lens)
-        self._in_flight.append(Pass(self._clock(), tokens, bool(chunks), self._decoding))
+        timed = self._ranks is None or self._ranks.timed
+        self._in_flight.append(Pass(self._clock(), tokens, bool(chunks), self._decoding, timed))
         if chunks:
             self._joined = True
             self.figures.passes += 1
             self.figures.chunks += len(chunks)
+
+    def agree(self, plan: Any, held: bool) -> None:
+        """Show the other ranks what has been decided; see to it that time goes on while anything is done."""
+        if self._ranks is None:
+            return
+        if plan.batch_to_run is not None:
+            batch = plan.batch_to_run
+            self._ranks.decide([req.rid for req in batch.reqs], batch.prefix_lens, batch.extend_lens)
+        self._ranks.busy = held or plan.batch_to_run is not None or bool(plan.running_batch.reqs)
 
     def processed(self, batch: Any) -> None:
         """A batch's results have come.
@@ -242,24 +258,43 @@ class Gate:
         looked at only once the pass has been launched, which may take some 20 ms. So the pass is taken to
         have begun when these results came, but no later than a decode step after its launch.
         """
+        ended = [req for req in batch.reqs if req.finished() and hasattr(req, "decodes_since")]
+        results = Results(_computes_prompts(batch), [req.decodes_since for req in ended])
+        for req in ended:
+            del req.decodes_since
+        if self._unread and self._unread[-1].says_nothing:
+            self._unread.pop()
+        self._unread.append(results)
+        if self._ranks is None:
+            self._read()
+
+    def _read(self) -> None:
+        """Look at the results that have come, just now.
+
+        With several ranks that is the begin of the next step, which follows at once; where that has no time
+        it is later, and says nothing of how long anything took.
+        """
+        results, self._unread = self._unread, []
+        for one in results:
+            self._look_at(one, timed=self._ranks is None or self._ranks.steady)
+
+    def _look_at(self, results: Results, *, timed: bool) -> None:
         now = self._clock()
-        if self._in_flight and _computes_prompts(batch):
+        if self._in_flight and results.of_prompts:
             done = self._in_flight.popleft()
             seconds = now - max(done.launched_at, min(self._processed_at, done.launched_at + self._step))
-            if seconds > 0 and done.tokens > 0:
+            if timed and done.timed and seconds > 0 and done.tokens > 0:
                 self._learn(seconds, done)
             if done.warms and done.beside_decodes:
                 self.budget.pay(seconds)
                 self.figures.beside_decodes += 1
                 self.figures.seconds_beside_decodes += seconds
-        decode = not _computes_prompts(batch)
+        decode = timed and not results.of_prompts
         if decode and self._processed_decode and not self._in_flight:  # else it was looked at late
             self._step = now - self._processed_at
         self._processed_at, self._processed_decode = now, decode
-        for req in batch.reqs:
-            if req.finished() and hasattr(req, "decodes_since"):
-                self.budget.decoded(now - req.decodes_since)
-                del req.decodes_since
+        for since in results.decoded_since:
+            self.budget.decoded(now - since)
 
     def _learn(self, seconds: float, done: Pass) -> None:
         """Small passes pay their floor, and waits only add: follow a fall at once, a rise slowly.

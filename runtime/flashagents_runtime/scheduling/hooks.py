@@ -8,6 +8,7 @@ from typing import Any
 
 from .kinds import state_of
 from .pins import live
+from .ranks import RANKS
 
 Original = Callable[..., Any]
 
@@ -27,6 +28,7 @@ def around_get_new_batch_prefill(original: Original, self: Any, running_batch: A
             self.waiting_queue = [*self.waiting_queue, *held]
     gate.offered(self, plan.running_batch, was_full)
     gate.launched(plan.batch_to_run)
+    gate.agree(plan, bool(held))
     return plan
 
 
@@ -74,10 +76,11 @@ def around_weight_update(original: Original, self: Any, recv_req: Any) -> Any:
 
 
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
-CALC_PRIORITY = {
+CALC_PRIORITY: dict[str, Original] = {
     "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority": around_calc_priority,
 }
 PINS: dict[str, Original] = {
+    **RANKS,
     f"{_SCHEDULER}.close_session": around_close_session,
     "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
     ".flush_cache_after_weight_update": around_weight_update,
@@ -87,4 +90,6 @@ BUDGET: dict[str, Original] = {
     f"{_SCHEDULER}.process_batch_result": around_process_batch_result,
     f"{_SCHEDULER}.maybe_sleep_on_idle": around_maybe_sleep_on_idle,
     **CALC_PRIORITY,
+    **RANKS,
 }
+SJF: dict[str, Original] = {**CALC_PRIORITY, **RANKS}

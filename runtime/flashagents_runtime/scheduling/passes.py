@@ -19,6 +19,23 @@ class Pass:
     warms: bool
     """It has warm-ups."""
     beside_decodes: bool
+    timed: bool = True
+    """It is known when it was launched."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a batch's results say."""
+
+    of_prompts: bool
+    """Of a prefill pass, not of a decode step."""
+    decoded_since: list[float]
+    """When each of the requests that have ended began to decode."""
+
+    @property
+    def says_nothing(self) -> bool:
+        """One decode step of many: only the last one's time matters."""
+        return not self.of_prompts and not self.decoded_since
 
 
 @dataclass

@@ -22,6 +22,7 @@ from typing import Any
 
 from .. import sglang_seams as seams
 from .kinds import is_warm_up
+from .ranks import LeadersClock
 from .worth import Worth
 
 
@@ -58,6 +59,7 @@ class Pins:
         self.most = most
         self.worth = worth or Worth(1)
         self._clock = clock
+        self._ranks = clock if isinstance(clock, LeadersClock) else None
         self._pins: dict[str, _Pin] = {}  # the oldest first
         self._count = 0
         self._grown = False
@@ -169,6 +171,8 @@ class Pins:
 
     def evicted(self, node: Any) -> None:
         """`node`, a leaf, is about to be deleted: its pins move to its parent, if that is not the root."""
+        if self._ranks is not None:
+            self._ranks.decide(len(node.key), node.key.token_ids[-1])
         if getattr(node, "warm_only", False):
             self.worth.wasted(len(node.key))
         sessions = getattr(node, "pinned_by", None)

@@ -42,6 +42,13 @@ SCHEDULING: tuple[Seam, ...] = (
         hooked=True,
     ),
     Seam(
+        "sglang.srt.managers.scheduler_components.request_receiver.SchedulerRequestReceiver"
+        "._broadcast_reqs_across_ranks",
+        "sends the first rank's time to the others, behind the requests of a step",
+        "(self, recv_reqs)",
+        hooked=True,
+    ),
+    Seam(
         f"{_SCHEDULER}.maybe_sleep_on_idle",
         "does not sleep until a message comes while warm-ups are held",
         "(self)",
