@@ -26,7 +26,7 @@ class Clock:
 def batch(*new: int) -> Any:
     """A pass of warm-ups that compute so many tokens each; a decode step where there are none."""
     params = SimpleNamespace(max_new_tokens=0)
-    same = {"sampling_params": params, "session_id": "a", "finished": lambda: True}
+    same = {"sampling_params": params, "session_id": "a", "finished_reason": "length"}
     reqs = [SimpleNamespace(**same, extend_range=SimpleNamespace(length=n)) for n in new]
     return SimpleNamespace(forward_mode=SimpleNamespace(is_extend=lambda: bool(new)), reqs=reqs)
 
@@ -41,7 +41,7 @@ def gate(clock: Clock) -> Gate:
     """Of a scheduler that has decoded for a while."""
     gate = Gate(PassBudget(0.05, clock), clock)
     decoding = SimpleNamespace(
-        sampling_params=SimpleNamespace(max_new_tokens=9), session_id=None, finished=lambda: False
+        sampling_params=SimpleNamespace(max_new_tokens=9), session_id=None, finished_reason=None
     )
     for _ in range(3):
         gate.hold(SimpleNamespace(waiting_queue=[]), SimpleNamespace(reqs=[decoding]))

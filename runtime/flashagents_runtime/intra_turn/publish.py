@@ -98,28 +98,30 @@ class Publisher:
         aligned = end // page * page
         reason = self._reason_to_stay_private(req, start, aligned, page)
         again: Any = ()
+        known = 0
         if reason is None:
             tail = self._key(
                 req.full_untruncated_fill_ids[start:aligned], req.extra_key, cache_salt=req.cache_salt
             )
             again = self.cache.held_again(req, tail)
-            if len(again):
-                tail = tail[len(again) :]
-            child_key = tail.child_key(page) if len(tail) else None
+            known = len(again)  # a tensor: asked once
+            if known:
+                tail = tail[known:]
+            child_key = tail.child_key(page) if start + known < aligned else None
             if child_key in req.last_node.children:
                 reason = "owned"
         if reason is not None:
             self.figures.not_published[reason] += 1
             return
-        begin = start + len(again)
+        begin = start + known
         size = -(-(end - begin) // page) * page
         slots = self._alloc(adder, allocator, size) if size else again[:0]
         if slots is None:
             self.figures.not_published["memory"] += 1
             return
 
-        if len(again):
-            self.cache.pass_again(req, start, len(again))
+        if known:
+            self.cache.pass_again(req, start, known)
         if begin < aligned:
             req.last_node = self.cache.add_locked_child(
                 req.last_node,
@@ -132,10 +134,10 @@ class Publisher:
             )
         req.cache_protected_len = aligned
         slots = slots if size == end - begin else slots[: end - begin]
-        self.slots[req] = _joined(again, slots) if len(again) else slots
+        self.slots[req] = _joined(again, slots) if known else slots
         # These tokens have left available_size(), or were there; the adder has charged them to its offsets.
-        adder.rem_total_token_offset -= size + len(again)
-        adder.cur_rem_token_offset -= size + len(again)
+        adder.rem_total_token_offset -= size + known
+        adder.cur_rem_token_offset -= size + known
         self.figures.published_requests += 1
         self.figures.published_tokens += aligned - begin
 
@@ -167,13 +169,15 @@ class Publisher:
             self.figures.shared_in_turn += shared
 
     def _alloc(self, adder: Any, allocator: Any, size: int) -> Any:
-        if allocator.available_size() < size:
+        slots = allocator.alloc(size)
+        if slots is None:  # it has fewer
             self.figures.evictions += 1
             if not self._touched:
                 self._touched = True
                 self._touch_waiting(adder)
             self._evict(self.cache, size)
-        return allocator.alloc(size)
+            slots = allocator.alloc(size)
+        return slots
 
     def _touch_waiting(self, adder: Any) -> None:
         """Make the prefixes that waiting requests will match the most recently used ones.

@@ -60,7 +60,17 @@ class Gate:
         self.budget = budget
         self.figures = GateFigures()
         self._clock = clock
+        self.any_wait = False
+        """Warm-ups may be in the waiting queue: nobody looks through it for them before one has come."""
         self._running = 0
+        self._decode: list[Any] = []
+        """The requests that decoded at the last look."""
+        self._looked_at = 0
+        """How many were in their batch then, with those that had ended and warm-ups."""
+        self._last: Any = None
+        """The last one of these."""
+        self._some_ended = False
+        """Requests have ended since."""
         self._let = False
         """Warm-ups may be in the pass that is being made."""
         self._no_room_until = float("-inf")
@@ -95,9 +105,8 @@ class Gate:
     def hold(self, scheduler: Any, running_batch: Any) -> list[Any]:
         """Take the warm-ups that must wait out of `scheduler.waiting_queue`, and return them."""
         queue = scheduler.waiting_queue
-        decoding = [req for req in running_batch.reqs if _decodes(req)]
+        decoding = self._look(running_batch.reqs)
         running = len(decoding)
-        self._see(decoding)
         if self._joined:
             if decoding:
                 sampling.of_their_own(running_batch, decoding)
@@ -110,7 +119,8 @@ class Gate:
         self.budget.pass_time(running, self._expected_others)
         if was_decoding and not self._decoding:
             self._decoded_at = self._clock()
-        if not any(map(is_warm_up, queue)):
+        self.any_wait = self.any_wait and any(map(is_warm_up, queue))
+        if not self.any_wait:
             return []
         real = [req for req in queue if not is_warm_up(req)]
         self._cancel(scheduler, {req.session_id for req in (*decoding, *real)} - {None})
@@ -204,14 +214,27 @@ class Gate:
             return longest
         return max(int(longest / self._pace), _LEAST) if self._pace is not None else _UNMEASURED_BESIDE
 
-    def _see(self, decoding: list[Any]) -> None:
-        """Note when requests begin to decode."""
-        now = self._clock()
-        for req in decoding:
-            if not hasattr(req, "decodes_since"):
-                req.decodes_since = now
-                if req.session_id is None:
-                    self._others.came(now)
+    def _look(self, reqs: list[Any]) -> list[Any]:
+        """Those of the decode batch that decode, mostly the same; notes when they begin to."""
+        n = self._looked_at
+        if 0 < n <= len(reqs) and reqs[n - 1] is self._last:  # none has left: they keep their order
+            if self._some_ended:
+                self._decode = [req for req in self._decode if req.finished_reason is None]
+            new = reqs[n:]
+        else:
+            self._decode, new = [], reqs
+        self._some_ended = False
+        if new:
+            now = self._clock()
+            self._looked_at, self._last = len(reqs), reqs[-1]
+            for req in new:
+                if req.finished_reason is None and not is_warm_up(req):
+                    self._decode.append(req)
+                    if not hasattr(req, "decodes_since"):
+                        req.decodes_since = now
+                        if req.session_id is None:
+                            self._others.came(now)
+        return self._decode
 
     def _expected(self, tokens: int) -> float:
         """Seconds of a pass; 0 before one has been measured."""
@@ -258,9 +281,11 @@ class Gate:
         looked at only once the pass has been launched, which may take some 20 ms. So the pass is taken to
         have begun when these results came, but no later than a decode step after its launch.
         """
-        ended = [req for req in batch.reqs if req.finished() and hasattr(req, "decodes_since")]
-        results = Results(_computes_prompts(batch), [req.decodes_since for req in ended])
-        for req in ended:
+        ended = [req for req in batch.reqs if req.finished_reason is not None]
+        self._some_ended = self._some_ended or bool(ended)
+        decoded = [req for req in ended if hasattr(req, "decodes_since")]
+        results = Results(_computes_prompts(batch), [req.decodes_since for req in decoded])
+        for req in decoded:
             del req.decodes_since
         if self._unread and self._unread[-1].says_nothing:
             self._unread.pop()
@@ -312,10 +337,6 @@ class Gate:
     def plain(self) -> dict[str, Any]:
         """The figures, of plain types."""
         return asdict(self.figures)
-
-
-def _decodes(req: Any) -> bool:
-    return not is_warm_up(req) and not req.finished()
 
 
 def _computes_prompts(batch: Any) -> bool:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .kinds import state_of
+from .kinds import is_warm_up, state_of
 from .pins import live
 from .ranks import RANKS
 
@@ -54,7 +54,18 @@ def around_calc_priority(
     out = original(self, waiting_queue, running_batch)
     order = state_of(self.tree_cache, "order")
     if order is not None:
-        order.sort(waiting_queue, self.tree_cache)
+        gate = state_of(self.tree_cache, "gate")
+        if order.shortest_first or gate is None or gate.any_wait:
+            order.sort(waiting_queue, self.tree_cache)
+    return out
+
+
+def around_add_request_to_queue(original: Original, self: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
+    out = original(self, req, *args, **kwargs)
+    if is_warm_up(req):
+        gate = state_of(self.tree_cache, "gate")
+        if gate is not None:
+            gate.any_wait = True
     return out
 
 
@@ -86,6 +97,7 @@ PINS: dict[str, Original] = {
     ".flush_cache_after_weight_update": around_weight_update,
 }
 BUDGET: dict[str, Original] = {
+    f"{_SCHEDULER}._add_request_to_queue": around_add_request_to_queue,
     f"{_SCHEDULER}.get_new_batch_prefill": around_get_new_batch_prefill,
     f"{_SCHEDULER}.process_batch_result": around_process_batch_result,
     f"{_SCHEDULER}.maybe_sleep_on_idle": around_maybe_sleep_on_idle,

@@ -11,8 +11,8 @@ def is_warm_up(req: Any) -> bool:
     A request of a session that SGLang itself has opened has `session` set, and is none of ours.
     """
     return (
-        req.sampling_params.max_new_tokens == 0
-        and req.session_id is not None
+        req.session_id is not None  # first, since few have one, and all that wait may be asked
+        and req.sampling_params.max_new_tokens == 0
         and getattr(req, "session", None) is None
     )
 

@@ -17,6 +17,12 @@ SCHEDULING: tuple[Seam, ...] = (
         hooked=True,
     ),
     Seam(
+        f"{_SCHEDULER}._add_request_to_queue",
+        "notes that a warm-up waits",
+        "(self, req, is_retracted=False)",
+        hooked=True,
+    ),
+    Seam(
         f"{_SCHEDULER}.process_batch_result",
         "measures how long a pass of warm-ups lasted",
         "(self, batch, result)",
