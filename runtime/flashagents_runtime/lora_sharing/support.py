@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 _STOCK = (
-    ("tp_size", 1),
     ("pp_size", 1),
     ("dp_size", 1),
+    ("ep_size", 1),
+    ("nnodes", 1),
     ("attn_cp_size", 1),
     ("dcp_size", 1),
     ("enable_dp_attention", False),
+    ("enable_attn_tp_input_scattered", False),
     ("enable_prefill_cp", False),
     ("enable_two_batch_overlap", False),
     ("enable_pdmux", False),
@@ -28,6 +30,32 @@ def arguments_refusal(args: Any) -> str | None:
     for name, stock in _STOCK:
         if getattr(args, name) != stock:
             return f"{name}={getattr(args, name)!r} has not been tried with it"
+    if args.tp_size > 1 and args.enable_lora_overlap_loading:
+        # A rank asks its own device whether an adapter has come, and admits requests by the answer.
+        return f"enable_lora_overlap_loading with tp_size={args.tp_size}: its ranks would decide differently"
+    return None
+
+
+_PADDED = (
+    ("num_attention_heads", "original_num_attention_heads"),
+    ("num_key_value_heads", "original_total_num_kv_heads"),
+    ("intermediate_size", "original_intermediate_size"),
+)
+"""What SGLang's CPU engine rounds up to a multiple of the ranks, and where it notes what was there before."""
+
+
+def padding_refusal(config: Any, ranks: int) -> str | None:
+    """Why adapters do not fit a model (its Hugging Face configuration) over `ranks`; None if they do.
+
+    SGLang cuts an adapter as if it had the heads that the CPU engine has added to the model.
+    """
+    for name, before in _PADDED if ranks > 1 else ():
+        now, was = getattr(config, name, None), getattr(config, before, None)
+        if was is not None and was != now:
+            return (
+                f"with tp_size={ranks} SGLang's CPU engine pads the model's {name} from {was} to {now}, "
+                "and adapters cannot follow"
+            )
     return None
 
 
@@ -51,4 +79,4 @@ def attention_refusal(runner: Any) -> str | None:
     return arguments_refusal(runner.server_args)
 
 
-__all__ = ["arguments_refusal", "attention_refusal"]
+__all__ = ["arguments_refusal", "attention_refusal", "padding_refusal"]
