@@ -1,7 +1,8 @@
 """Tensor parallelism in tests: rank 0 is stepped in this process, the others in children that do the same.
 
-Nothing is broadcast: each rank is handed the same requests, and what SGLang reduces over the ranks joins them.
-After each step the ranks are compared: their batches, outputs, trees and pools must be the same, slot by slot.
+Nothing is broadcast: each rank is handed the same requests, and what SGLang reduces over the ranks joins
+them. After each step the ranks are compared: their batches, outputs, trees and pools must be the same, slot
+by slot.
 
     with Ranks(2) as ranks, RankedHarness(ranks, model, "base", adapters) as s:
         s.ask("plan", [5, 6, 7])
@@ -9,6 +10,7 @@ After each step the ranks are compared: their batches, outputs, trees and pools 
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import re
@@ -18,10 +20,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flashagents_runtime import plugin
 from flashagents_runtime.intra_turn import check_integrity
 from flashagents_runtime.intra_turn.integrity import nodes
 from helpers.scheduler_harness import Request, Step
 from helpers.sharing_harness import SharingHarness
+
+
+class RankError(Exception):
+    """Another rank than the first failed."""
 
 
 class Ranks:
@@ -51,19 +58,24 @@ class Ranks:
             "SGLANG_CPU_OMP_THREADS_BIND": "|".join(["0"] * self.size),
             "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE": f"file://{self.folder.name}/{self._opened}",
             "GLOO_SOCKET_IFNAME": "lo",
+            "SGLANG_USE_MESSAGE_QUEUE_BROADCASTER": "0",  # its sockets are never closed
         }
 
     def tell(self, what: str, *args: Any) -> None:
         """Let the others begin with a method of their harness."""
         for pipe in self._pipes:
-            pipe.send((what, args))
+            with contextlib.suppress(OSError):  # it has ended: `hear` says so
+                pipe.send((what, args))
 
     def hear(self) -> list[Any]:
-        """What it gave in each; raises RuntimeError where it failed."""
-        answers = [pipe.recv() for pipe in self._pipes]
+        """What it gave in each; raises RankError where it failed."""
+        try:
+            answers = [pipe.recv() for pipe in self._pipes]
+        except (EOFError, OSError):
+            raise RankError("a rank has ended") from None
         for rank, answer in enumerate(answers, 1):
             if isinstance(answer, _Failure):
-                raise RuntimeError(f"rank {rank}: {answer.text}")
+                raise RankError(f"rank {rank}: {answer.text}")
         return answers
 
     def close(self) -> None:
@@ -134,13 +146,19 @@ class RankedHarness(RankHarness):
         try:
             super().__init__(environment, pads, model, scheme, adapters, groups, rank=0, **server_args)
         except Exception:
-            ranks.hear()
+            with contextlib.suppress(RankError):  # as the first one has
+                ranks.hear()
             raise
         ranks.hear()
 
     def submit(self, *requests: Request) -> None:
         self.ranks.tell("submit", *requests)
         super().submit(*requests)
+        self.ranks.hear()
+
+    def send(self, *messages: Any) -> None:
+        self.ranks.tell("send", *messages)
+        super().send(*messages)
         self.ranks.hear()
 
     def step(self) -> Step:
@@ -178,7 +196,8 @@ class RankedHarness(RankHarness):
     def close(self) -> None:
         self.ranks.tell("close")
         super().close()
-        self.ranks.hear()
+        with contextlib.suppress(RankError):  # whoever asked it for something was told
+            self.ranks.hear()
 
 
 def common(s: SharingHarness) -> Any:
@@ -189,7 +208,9 @@ def common(s: SharingHarness) -> Any:
         marks = [getattr(node, name, None) for name in ("writer", "seen")]
         found.append((space, list(node.key.token_ids), node.value.tolist(), node.lock_ref, *marks))
     outputs = {rid: list(req.output_ids) for rid, req in s.reqs.items()}
-    return outputs, found, s.scheduler.token_to_kv_pool_allocator.free_pages.tolist(), s.figures
+    features = plugin.state(tree)["features"]
+    free = s.scheduler.token_to_kv_pool_allocator.free_pages.tolist()
+    return outputs, found, free, features.get("intra_turn"), features.get("lora_sharing")
 
 
 class _Failure:

@@ -24,15 +24,19 @@ _STOCK = (
     ("speculative_algorithm", None),
 )
 
+_RANK_BY_RANK = ("enable_lora_overlap_loading", "lora_drain_wait_threshold")
+"""With these SGLang admits requests by what a rank's own device or clock says."""
+
 
 def arguments_refusal(args: Any) -> str | None:
     """Why adapters cannot share a cache under these ServerArgs; None if they can."""
     for name, stock in _STOCK:
         if getattr(args, name) != stock:
             return f"{name}={getattr(args, name)!r} has not been tried with it"
-    if args.tp_size > 1 and args.enable_lora_overlap_loading:
-        # A rank asks its own device whether an adapter has come, and admits requests by the answer.
-        return f"enable_lora_overlap_loading with tp_size={args.tp_size}: its ranks would decide differently"
+    for name in _RANK_BY_RANK if args.tp_size > 1 else ():
+        value = getattr(args, name)
+        if value:
+            return f"{name}={value!r} with tp_size={args.tp_size}: its ranks would decide differently"
     return None
 
 
