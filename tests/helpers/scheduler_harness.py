@@ -206,9 +206,11 @@ class SchedulerHarness:
         )
         ports = PortArgs.init_new(self.server_args)
         publish(self.server_args, role="scheduler")
+        self.scheduler: Any = object.__new__(scheduler_module.Scheduler)
         try:
-            self.scheduler = scheduler_module.Scheduler(self.server_args, ports, 0, rank, 0, 0, 0, 0, None)
+            self.scheduler.__init__(self.server_args, ports, 0, rank, 0, 0, 0, 0, None)
         except BaseException:
+            _hang_up(self.scheduler)
             _take_down()
             raise
         self.check = check
@@ -337,10 +339,7 @@ class SchedulerHarness:
             self._go.release()
             self._paused.acquire()
         self._thread.join(10)
-        channels = self.scheduler.ipc_channels
-        for wrapper in (channels.send_to_tokenizer, channels.send_to_detokenizer):
-            if wrapper.socket is not None:  # the first rank's
-                wrapper.socket.context.destroy(linger=0)  # or its garbage collection waits for a peer
+        _hang_up(self.scheduler)
         _take_down()
 
     def __enter__(self) -> SchedulerHarness:
@@ -391,6 +390,16 @@ def _describe(batch: Any) -> Step:
         list(batch.prefix_lens) if extend else [],
         list(batch.extend_lens) if extend else [],
     )
+
+
+def _hang_up(scheduler: Any) -> None:
+    """Close the sockets of a scheduler, which may not have been built to its end."""
+    channels = getattr(scheduler, "ipc_channels", None)
+    if channels is None:
+        return
+    for wrapper in (channels.send_to_tokenizer, channels.send_to_detokenizer):
+        if wrapper.socket is not None:  # the first rank's
+            wrapper.socket.context.destroy(linger=0)  # or its garbage collection waits for a peer
 
 
 def _take_down() -> None:

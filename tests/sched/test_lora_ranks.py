@@ -160,7 +160,8 @@ def test_ranks_forget_alike(ranks: Ranks, models: Path, scheme: str) -> None:
                     s.abort("3-act")
             s.run()
             assert s.unload("act").success  # with nothing in its way
-            s.submit(s.request("held", "plan", CONTEXT, 8, logprob_start_len=None))
+            s.ask("plan", CONTEXT[::-1], 1, logprob_start_len=None)
+            s.submit(s.request("held", "late", [*CONTEXT[::-1], 7], 8, logprob_start_len=None))
             s.step()
             assert s.unload("plan").success
             s.run()
