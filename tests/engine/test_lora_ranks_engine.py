@@ -49,7 +49,6 @@ def engine(model: Path, adapters: dict[str, Path]) -> Iterator[EmbeddedEngine]:
         chunked_prefill_size=64,
     )
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("SGLANG_CPU_OMP_THREADS_BIND", "0|0")  # a core for each rank
         environment.setenv("FLASHAGENTS_CHECK", "1")
         asyncio.run(engine.start())
     yield engine
