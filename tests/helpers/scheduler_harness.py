@@ -67,15 +67,15 @@ class Step:
         return sum(self.extend_lens)
 
 
-def tiny_model(folder: Path, *, seed: int = 0, layers: int = 2) -> Path:
+def tiny_model(folder: Path, *, seed: int = 0, layers: int = 2, heads: int = 4, kv_heads: int = 2) -> Path:
     """A random Qwen2 of 0.2 M parameters below `folder`, made once; returns its path."""
-    path = folder / f"tiny-qwen2-{layers}-{seed}"
+    path = folder / f"tiny-qwen2-{layers}-{seed}-{heads}-{kv_heads}"
     if path.exists():
         return path
     import torch
     from safetensors.torch import save_file
 
-    hidden, inner, heads, kv_heads, head_dim = 64, 128, 4, 2, 16
+    hidden, inner, head_dim = 16 * heads, 128, 16
     g = torch.Generator().manual_seed(seed)
 
     def weight(*shape: int) -> Any:
@@ -159,7 +159,10 @@ class _Stop(BaseException):
 
 
 class SchedulerHarness:
-    """One scheduler. `check`, if given, is called with the scheduler between any two steps."""
+    """One scheduler. `check`, if given, is called with the scheduler between any two steps.
+
+    `rank` is its own of `tp_size` ranks, each in a process of its own (`helpers.ranks`).
+    """
 
     def __init__(
         self,
@@ -167,6 +170,7 @@ class SchedulerHarness:
         *,
         overlap: bool = False,
         check: Callable[[Any], None] | None = None,
+        rank: int = 0,
         **server_args: Any,
     ) -> None:
         cpu_shims.install()
@@ -202,9 +206,11 @@ class SchedulerHarness:
         )
         ports = PortArgs.init_new(self.server_args)
         publish(self.server_args, role="scheduler")
+        self.scheduler: Any = object.__new__(scheduler_module.Scheduler)
         try:
-            self.scheduler = scheduler_module.Scheduler(self.server_args, ports, 0, 0, 0, 0, 0, 0, None)
+            self.scheduler.__init__(self.server_args, ports, 0, rank, 0, 0, 0, 0, None)
         except BaseException:
+            _hang_up(self.scheduler)
             _take_down()
             raise
         self.check = check
@@ -333,9 +339,7 @@ class SchedulerHarness:
             self._go.release()
             self._paused.acquire()
         self._thread.join(10)
-        channels = self.scheduler.ipc_channels
-        for wrapper in (channels.send_to_tokenizer, channels.send_to_detokenizer):
-            wrapper.socket.context.destroy(linger=0)  # or its garbage collection waits for a peer
+        _hang_up(self.scheduler)
         _take_down()
 
     def __enter__(self) -> SchedulerHarness:
@@ -386,6 +390,16 @@ def _describe(batch: Any) -> Step:
         list(batch.prefix_lens) if extend else [],
         list(batch.extend_lens) if extend else [],
     )
+
+
+def _hang_up(scheduler: Any) -> None:
+    """Close the sockets of a scheduler, which may not have been built to its end."""
+    channels = getattr(scheduler, "ipc_channels", None)
+    if channels is None:
+        return
+    for wrapper in (channels.send_to_tokenizer, channels.send_to_detokenizer):
+        if wrapper.socket is not None:  # the first rank's
+            wrapper.socket.context.destroy(linger=0)  # or its garbage collection waits for a peer
 
 
 def _take_down() -> None:

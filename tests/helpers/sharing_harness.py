@@ -78,6 +78,11 @@ class SharingHarness(SchedulerHarness):
         found: dict[str, Any] = plugin.state(self.scheduler.tree_cache)["features"]["lora_sharing"]
         return found
 
+    def own_rows(self) -> Any:
+        """The low-rank rows, `[layers, slots, ...]`; None where there are none."""
+        assert sharing.current is not None
+        return sharing.current.rows
+
     def _ref(self, ref_class: Any, name: str, path: Path) -> Any:
         ref = ref_class(
             lora_id=f"{name:_<12}{len(self.ids):04}", lora_name=name, lora_path=str(path), pinned=False

@@ -116,13 +116,13 @@ def backend_class() -> Any:
             self.max_context_len = int(runner.model_config.context_len)
             state.open_rows(self.pool, self.req_to_token.shape[0])
             state.backend = self
-            assert state.projections is not None
+            assert state.projections is not None and state.heads is not None
             self.projections, self.rows, self.numbers = state.projections, state.rows, state.numbers
-            keys = self.pool.get_key_buffer(0)
-            self.group = int(runner.model_config.num_attention_heads) // int(keys.shape[1])
+            heads = state.heads
+            self.group = heads.q // heads.kv
             self.plan = DecodePlan(
-                self.req_to_token.shape[0], int(runner.model_config.num_attention_heads),
-                int(keys.shape[1]), int(keys.shape[2]), self.projections.rank, device=keys.device,
+                self.req_to_token.shape[0], heads.q, heads.kv, heads.size, self.projections.rank,
+                device=self.rows.device,
             )  # fmt: skip
             self.pages: Pages | None = None
             self.loc: Any = None
@@ -130,7 +130,7 @@ def backend_class() -> Any:
             self.has_members = True
             """A member is in the batch; without one attention skips the low-rank term."""
             self.catch_up = CatchUp(state, runner) if state.config.scheme == "base" else None
-            self.contiguous = contiguous.kernel(self.device, int(keys.shape[2]))
+            self.contiguous = contiguous.kernel(self.device, heads.size)
             self.figures = {"extend_low_rank": 0, "decode_low_rank": 0, "joined": 0}
             """Calls of attention with the low-rank term, and of joined passes with it or without; replays
             of captured graphs are not counted."""

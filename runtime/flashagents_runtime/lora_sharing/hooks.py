@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..errors import SeamError
 from . import sharing
 from .adapters import Misfit
 from .config import configured
+from .support import padding_refusal
 
 Original = Callable[..., Any]
 
@@ -21,6 +23,9 @@ def around_init_lora_adapters(original: Original, self: Any, lora_paths: Any = N
     config = configured()
     sharing.current = None
     if config is not None:
+        reason = padding_refusal(self.base_hf_config, self.tp_size)
+        if reason is not None:
+            raise SeamError(f"lora_sharing={config.scheme!r} cannot run: {reason}")
         sharing.current = sharing.Sharing(config)
         sharing.current.manager = self
     return original(self, lora_paths)

@@ -14,10 +14,10 @@ class Projections:
     they stay while SGLang's buffer slots come and go.
 
     Attributes:
-        up: `[layers, members + 1, kv_heads, r, head_dim]`, scaled; zeros where no member is loaded, and
-            for number 0.
+        up: `[layers, members + 1, kv_heads, r, head_dim]`, scaled, of this rank's KV heads; zeros where
+            no member is loaded, and for number 0.
         down: `[layers, r, hidden]`, or `[layers, members, r, hidden]` where each member has rows of its
-            own. An adapter of smaller rank is padded with zeros.
+            own. An adapter of smaller rank is padded with zeros. The same in all ranks.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Projections:
         self.down = torch.zeros(layers, *sets, rank, hidden, dtype=dtype, device=device)
 
     def put(self, number: int, value: ValueLora) -> None:
-        """Take in a member's projections, on the current stream."""
+        """Take in a member's projections (`heads.local`), on the current stream."""
         layers, _, kv_heads, _, head_dim = self.up.shape
         r = value.rank
         self.clear(number)

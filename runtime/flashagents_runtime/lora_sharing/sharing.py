@@ -8,6 +8,7 @@ from typing import Any
 from ..errors import SeamError
 from .adapters import Misfit
 from .config import SharingConfig
+from .heads import Heads, local
 from .members import Group, Members
 from .rows import Projections, row_bytes
 
@@ -26,6 +27,8 @@ class Sharing:
         self.members = Members(config)
         self.manager: Any = None
         self.projections: Projections | None = None
+        self.heads: Heads | None = None
+        """Those of this rank, once the tables are open."""
         self.rows: Any = None
         """`[layers, slots, r]` or `[layers, slots, members, r]`: the slots are those of the KV pool."""
         self.numbers: Any = None
@@ -39,7 +42,7 @@ class Sharing:
     # ---- sizes
 
     def sizes(self) -> tuple[int, int]:
-        """Rows of Q's and of K's (or V's) part of a stacked `lora_B`."""
+        """Rows of Q's and of K's (or V's) part of a stacked `lora_B`, for all ranks' heads together."""
         config = self.manager.base_hf_config
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
@@ -53,7 +56,7 @@ class Sharing:
         return len(self.config.members) if self.config.row_per_member else 1
 
     def row_bytes(self, itemsize: int) -> int:
-        """Bytes of a token's rows in all layers."""
+        """Bytes of a token's rows in all layers; every rank keeps all of them."""
         if self.projections is None:
             return 0
         return row_bytes(self.projections.up.shape[0], self.sets, self.projections.rank, itemsize)
@@ -71,16 +74,32 @@ class Sharing:
         values = self.members.values
         complete = len(values) == len(self.config.members)
         rank = max(value.rank for value in values.values()) if complete else self.manager.max_lora_rank
-        q_size, kv_size = self.sizes()
+        self.heads = Heads.of(self._projection(0))
         hf = self.manager.base_hf_config
-        head_dim = q_size // hf.num_attention_heads
         self.projections = Projections(
-            hf.num_hidden_layers, len(self.config.members), kv_size // head_dim, head_dim, hf.hidden_size,
+            hf.num_hidden_layers, len(self.config.members), self.heads.kv, self.heads.size, hf.hidden_size,
             rank, row_per_member=self.config.row_per_member, dtype=self.manager.dtype,
             device=self.manager.device,
         )  # fmt: skip
-        for name, value in values.items():
-            self.projections.put(self.members.numbers[name], value)
+        for name in values:
+            self._put(name)
+
+    def _projection(self, layer: int) -> Any:
+        """A layer's QKVParallelLinearWithLoRA."""
+        for name, module in self.manager.lora_modules[layer].items():
+            if name.endswith("qkv_proj"):
+                return module
+        raise SeamError(
+            f"lora_sharing={self.config.scheme!r} cannot run: adapters reach no q_proj and v_proj of layer "
+            f"{layer}; lora_target_modules must name both"
+        )
+
+    def _put(self, name: str) -> None:
+        """A member's projections go to the device, those of this rank's heads."""
+        assert self.projections is not None
+        value, layers = self.members.values[name], range(self.projections.up.shape[0])
+        modules = [self._projection(i) for i in layers]
+        self.projections.put(self.members.numbers[name], local(value, modules, *self.sizes()))
 
     def open_rows(self, pool: Any, request_slots: int) -> None:
         """The KV pool is there: allocate a row for each of its slots.
@@ -94,14 +113,17 @@ class Sharing:
         if self.projections is None:
             raise SeamError("lora_sharing: the KV pool was built before the LoRA manager")
         keys = pool.get_key_buffer(0)
-        layers, rank = self.projections.up.shape[0], self.projections.rank
+        layers, _, kv_heads, rank, head_dim = self.projections.up.shape
+        if tuple(keys.shape[1:]) != (kv_heads, head_dim):
+            raise SeamError(
+                f"lora_sharing: the KV pool keeps {keys.shape[1]} heads of {keys.shape[2]}, the adapters of "
+                f"this rank have {kv_heads} of {head_dim}"
+            )
         sets = (self.sets,) if self.config.row_per_member else ()
         self.rows = torch.zeros(layers, keys.shape[0], *sets, rank, dtype=keys.dtype, device=keys.device)
         self.numbers = torch.zeros(request_slots, dtype=torch.int32, device=keys.device)
-        for layer, modules in enumerate(self.manager.lora_modules):
-            for name, module in modules.items():
-                if name.endswith("qkv_proj"):
-                    module.flashagents_layer = layer
+        for layer in range(layers):
+            self._projection(layer).flashagents_layer = layer
 
     # ---- adapters
 
@@ -127,7 +149,7 @@ class Sharing:
             self.members.refused[name] = message
             raise Misfit(message) from None
         if self.projections is not None:
-            self.projections.put(self.members.numbers[name], self.members.values[name])
+            self._put(name)
         group = self.members.group(ref.lora_id)
         if self.config.scheme == "precomputed" and group is not None and self.tree is not None:
             # What is cached holds no rows of this member.
@@ -158,7 +180,7 @@ class Sharing:
         return self.members.group(lora_id)
 
     def figures(self) -> dict[str, Any]:
-        """For the handshake; sizes in bytes."""
+        """For the handshake; sizes in bytes, those of one rank."""
         out: dict[str, Any] = {
             "scheme": self.config.scheme,
             "groups": {name: list(names) for name, names in self.config.groups.items()},
@@ -172,6 +194,7 @@ class Sharing:
                 **self.backend.figures,
                 "rank": self.projections.rank,
                 "sets": self.sets,
+                "ranks": int(self.manager.attn_tp_size),
                 "token_bytes_kv": token,
                 "token_bytes_rows": self.row_bytes(self.rows.element_size()),
                 "rows_bytes": self.rows.numel() * self.rows.element_size(),

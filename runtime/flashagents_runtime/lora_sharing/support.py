@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 _STOCK = (
-    ("tp_size", 1),
     ("pp_size", 1),
     ("dp_size", 1),
+    ("ep_size", 1),
+    ("nnodes", 1),
     ("attn_cp_size", 1),
     ("dcp_size", 1),
     ("enable_dp_attention", False),
+    ("enable_attn_tp_input_scattered", False),
     ("enable_prefill_cp", False),
     ("enable_two_batch_overlap", False),
     ("enable_pdmux", False),
@@ -22,12 +24,42 @@ _STOCK = (
     ("speculative_algorithm", None),
 )
 
+_RANK_BY_RANK = ("enable_lora_overlap_loading", "lora_drain_wait_threshold")
+"""With these SGLang admits requests by what a rank's own device or clock says."""
+
 
 def arguments_refusal(args: Any) -> str | None:
     """Why adapters cannot share a cache under these ServerArgs; None if they can."""
     for name, stock in _STOCK:
         if getattr(args, name) != stock:
             return f"{name}={getattr(args, name)!r} has not been tried with it"
+    for name in _RANK_BY_RANK if args.tp_size > 1 else ():
+        value = getattr(args, name)
+        if value:
+            return f"{name}={value!r} with tp_size={args.tp_size}: its ranks would decide differently"
+    return None
+
+
+_PADDED = (
+    ("num_attention_heads", "original_num_attention_heads"),
+    ("num_key_value_heads", "original_total_num_kv_heads"),
+    ("intermediate_size", "original_intermediate_size"),
+)
+"""What SGLang's CPU engine rounds up to a multiple of the ranks, and where it notes what was there before."""
+
+
+def padding_refusal(config: Any, ranks: int) -> str | None:
+    """Why adapters do not fit a model (its Hugging Face configuration) over `ranks`; None if they do.
+
+    SGLang cuts an adapter as if it had the heads that the CPU engine has added to the model.
+    """
+    for name, before in _PADDED if ranks > 1 else ():
+        now, was = getattr(config, name, None), getattr(config, before, None)
+        if was is not None and was != now:
+            return (
+                f"with tp_size={ranks} SGLang's CPU engine pads the model's {name} from {was} to {now}, "
+                "and adapters cannot follow"
+            )
     return None
 
 
@@ -51,4 +83,4 @@ def attention_refusal(runner: Any) -> str | None:
     return arguments_refusal(runner.server_args)
 
 
-__all__ = ["arguments_refusal", "attention_refusal"]
+__all__ = ["arguments_refusal", "attention_refusal", "padding_refusal"]

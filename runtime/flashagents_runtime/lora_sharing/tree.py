@@ -82,10 +82,11 @@ def shared_cache_class() -> Any:
             return (n for n in nodes(self) if (n.key.extra_key or "").endswith(space))
 
         def _drop(self, group: Group, tops: list[Any]) -> None:
-            doomed: set[Any] = set()
+            # In the order of the tree, as ranks must free alike: sets go by address.
+            doomed: dict[Any, None] = {}
             for top in tops:  # parents come first, so a top below another one is there already
                 if top not in doomed:
-                    doomed.update(_below(top))
+                    doomed |= dict.fromkeys(_below(top))
             if any(node.lock_ref for node in doomed):
                 self.sharing.members.leave_behind(group)
                 self.new_namespaces += 1

@@ -21,6 +21,8 @@ LORA: tuple[Seam, ...] = (
             "max_lora_rank",
             "dtype",
             "device",
+            "tp_size",
+            "attn_tp_size",
             "create_lora_update_result",
         ),
     ),
@@ -77,6 +79,16 @@ LORA: tuple[Seam, ...] = (
         "writes the low-rank rows of the pass's tokens",
         "(self, base_output, x)",
         hooked=True,
+    ),
+    Seam(
+        f"{_LORA}.layers.QKVParallelLinearWithLoRA.slice_lora_b_weights",
+        "with tensor parallelism, V's projection of this rank's heads",
+        "(self, B)",
+    ),
+    Seam(
+        "sglang.srt.layers.linear.QKVParallelLinear",
+        "how many heads this rank computes",
+        attributes=("num_heads", "num_kv_heads", "head_size"),
     ),
     # ---- lora_sharing: requests, pool and attention
     Seam(
