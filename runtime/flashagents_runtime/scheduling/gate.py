@@ -224,9 +224,9 @@ class Gate:
         else:
             self._decode, new = [], reqs
         self._some_ended = False
+        self._looked_at, self._last = len(reqs), reqs[-1] if reqs else None
         if new:
             now = self._clock()
-            self._looked_at, self._last = len(reqs), reqs[-1]
             for req in new:
                 if req.finished_reason is None and not is_warm_up(req):
                     self._decode.append(req)
