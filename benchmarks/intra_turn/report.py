@@ -173,8 +173,9 @@ the result is processed; that saving is not in these figures. Target: 1.05.
 
 SCHEDULER_CPU = """
 All of the scheduler's work for a step but the forward pass, by the CPU time of its thread: the whole plug-in
-(with the scheduling of prefill sessions, of which there are none here) beside a process without it. Steps that
-begin with at least 96 requests waiting, and decode steps of as many; medians of pairs of processes.
+(with the scheduling of prefill sessions, of which there are none here) beside a process without it. Steps
+that begin with at least 96 requests waiting, and decode steps of as many; medians of pairs of processes.
+Target: 1.05.
 """
 
 EXACTNESS = """
