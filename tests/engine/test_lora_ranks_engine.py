@@ -11,6 +11,7 @@ import pytest
 
 from flashagents_runtime.embedded import EmbeddedEngine
 from flashagents_runtime.errors import UnsupportedFeatureError
+from flashagents_runtime.handoff import Prefiller
 from flashagents_runtime.types import GenerateRequest, SamplingParams
 from helpers.lora_adapters import make_adapter
 from helpers.lora_reference import Backbone, Context, Scores
@@ -123,3 +124,25 @@ async def test_adapters_come_and_go_in_all_ranks(engine: EmbeddedEngine, model: 
     found = await figures(engine)
     assert found["loaded"] == list(ROLES)
     assert found["dropped_tokens"] > 0
+
+
+async def test_a_session_warms_a_role_in_all_ranks(engine: EmbeddedEngine) -> None:
+    """Pins and the budget beside shared rows: a rank that decided otherwise would have ended the engine."""
+    assert await engine.flush_cache()
+    prefiller = Prefiller(engine, chunk_size=16)
+    session = prefiller.open(lora="act")
+    busy = asyncio.create_task(ask(engine, "plan", [3, *CONTEXT], 40))
+    prompt = [*CONTEXT, *range(100, 140)]
+    for start in range(0, len(prompt), 20):
+        session.extend(prompt[start : start + 20])
+        await asyncio.sleep(0.05)
+    session.flush()
+    await session.settle()
+    sampling = SamplingParams(max_new_tokens=6, temperature=0, ignore_eos=True)
+    async for delta in session.generate(GenerateRequest(input_ids=prompt, sampling=sampling, lora="act")):
+        last = delta
+    assert last.result is not None and last.result.usage.cached_tokens == len(prompt) - 1
+    await busy
+    await prefiller.close()
+    state = (await engine.internal_state())["flashagents"]["features"]
+    assert state["soft_pins"]["active"] and state["warmup_budget"]["chunks"]

@@ -340,6 +340,8 @@ class SchedulerHarness:
             self._paused.acquire()
         self._thread.join(10)
         _hang_up(self.scheduler)
+        # SGLang's watchdogs never end and keep the scheduler: 64 MB each, and a run has hundreds.
+        self.scheduler.req_to_token_pool.req_to_token.untyped_storage().resize_(0)
         _take_down()
 
     def __enter__(self) -> SchedulerHarness:

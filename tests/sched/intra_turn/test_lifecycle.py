@@ -139,7 +139,7 @@ def test_waiting_prefixes_outlive_an_eviction(small: SchedulerHarness, tokens: T
 
 
 def test_out_of_memory_leaves_the_books_right(small: SchedulerHarness, tokens: Tokens) -> None:
-    """No slots for publishing: the request stays private, and stock's allocation decides."""
+    """No slots for publishing, nor after evicting: the request stays private; stock's allocation decides."""
     allocator = small.scheduler.token_to_kv_pool_allocator
     alloc = allocator.alloc
     waves = [Request(f"r{i}", tokens(40), 2) for i in range(3)]
@@ -147,12 +147,12 @@ def test_out_of_memory_leaves_the_books_right(small: SchedulerHarness, tokens: T
     before = publisher(small).figures.not_published["memory"]
     calls = []
 
-    def fail_once(size: int) -> Any:
+    def fail_twice(size: int) -> Any:
         calls.append(size)
-        return None if len(calls) == 1 else alloc(size)
+        return None if len(calls) <= 2 else alloc(size)
 
     small.flush()
-    allocator.alloc = fail_once
+    allocator.alloc = fail_twice
     try:
         ours = run(small, True, waves)
     finally:
