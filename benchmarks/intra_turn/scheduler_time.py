@@ -3,7 +3,7 @@
     python benchmarks/intra_turn/scheduler_time.py                     # writes rows
     python benchmarks/intra_turn/scheduler_time.py --rounds 3 --out /tmp/rows.jsonl
 
-Two processes, one with the plug-in and one that has never heard of it, run the same prompts in turn:
+Two processes, one with the plug-in and one with stock caches and no hook, run the same prompts in turn:
 SGLang's own event loop over a tiny model, stepped (`tests/helpers/scheduler_harness.py`). What counts is the
 CPU time of the loop's thread from one step's begin to the next one's, without the forward pass: receiving,
 admission, publishing or inserting, results. It is the thread's own, so other processes disturb it little, but

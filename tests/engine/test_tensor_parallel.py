@@ -7,11 +7,13 @@ both caches is checked whenever they are idle.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
-from flashagents_runtime import GenerateRequest, SamplingParams
+from flashagents_runtime import EngineDiedError, GenerateRequest, SamplingParams
 from flashagents_runtime.embedded import EmbeddedEngine
 from flashagents_runtime.handoff import Handoff, Prefiller
 from helpers.handoff_team import CHUNK, Team, ask, empty, read
@@ -94,3 +96,42 @@ async def test_sessions_on_a_full_pool_beside_decodes(team: Team) -> None:
     await prefiller.close()
     await settle(team.engine)
     assert (await features(team.engine))["warmup_budget"]["beside_decodes"]
+
+
+CONTRARY = """
+from flashagents_runtime.scheduling.ranks import LeadersClock
+
+follow, lead = LeadersClock.follow, LeadersClock.lead
+
+
+def leads(self, messages):
+    self.first = True
+    return lead(self, messages)
+
+
+def follows(self, received):
+    if not hasattr(self, "first") and self._step == 40:
+        self.decide("otherwise")
+    return follow(self, received)
+
+
+LeadersClock.lead, LeadersClock.follow = leads, follows
+"""
+
+
+async def test_a_rank_that_decides_otherwise_ends_the_engine(
+    model_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the engine's processes begins with the file above, which acts in the second rank."""
+    (tmp_path / "sitecustomize.py").write_text(CONTRARY)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    engine = EmbeddedEngine(model_path, tp_size=2, max_total_tokens=POOL)
+    sampling = SamplingParams(max_new_tokens=200, ignore_eos=True)
+    request = GenerateRequest(input_ids=list(range(10, 60)), sampling=sampling, session_id="timed")
+    try:
+        await engine.start()
+        with pytest.raises(EngineDiedError, match="have decided differently"):
+            async with asyncio.timeout(120):
+                await read(engine.generate(request))
+    finally:
+        await engine.close()

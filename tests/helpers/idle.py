@@ -14,6 +14,7 @@ async def settle(engine: Engine, seconds: float = 60) -> None:
 
     A prefill pass that runs is not interrupted by an abort, and SGLang's own warm-up request may come late.
     """
+    state = None
     try:
         async with asyncio.timeout(seconds):
             while (state := await engine.state()).running or state.waiting or state.kv_used:

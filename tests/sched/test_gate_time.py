@@ -9,6 +9,7 @@ import pytest
 
 from flashagents_runtime.scheduling.gate import Gate
 from flashagents_runtime.scheduling.pass_budget import PassBudget
+from flashagents_runtime.scheduling.ranks import LeadersClock
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("model")]  # SGLang has been imported
 
@@ -76,3 +77,38 @@ def test_without_overlap_it_begins_at_its_launch(gate: Gate, clock: Clock) -> No
     clock.now += 0.015
     gate.processed(batch(512))
     assert gate.figures.seconds_beside_decodes == pytest.approx(0.015)
+
+
+@pytest.mark.parametrize(
+    ("timed", "pace"),
+    [
+        pytest.param([True, True, True], 0.020 / 512, id="every-step"),
+        pytest.param([False, True, True], None, id="not-when-it-was-launched"),
+        pytest.param([True, False, True], None, id="not-when-it-was-processed"),
+    ],
+)
+def test_with_several_ranks_a_pass_is_measured_between_steps_that_have_a_time(
+    timed: list[bool], pace: float | None
+) -> None:
+    """Its results are looked at when a step has a time; unless that is the very next one, they say nothing."""
+    now = Clock()
+    ranks = LeadersClock(now)
+    gate = Gate(PassBudget(0.05, ranks), ranks)
+
+    def step(has_time: bool) -> None:
+        ranks.follow(ranks.lead([object()] if has_time else []))
+
+    step(True)
+    now.now += 0.5
+    step(timed[0])
+    gate.launched(batch(512))
+    now.now += 0.020
+    if timed[1]:
+        gate.processed(batch(512))
+    else:  # a step later, which has no time
+        step(False)
+        gate.processed(batch(512))
+        step(False)
+    step(timed[2])
+    assert gate._pace == (None if pace is None else pytest.approx(pace))
+    assert not gate._in_flight and not gate._unread

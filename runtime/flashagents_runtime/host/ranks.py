@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
+
+_NODES = Path("/sys/devices/system/node")
 
 
 def meet_in_a_file(args: Mapping[str, Any], path: str) -> bool:
@@ -23,11 +27,12 @@ def meet_in_a_file(args: Mapping[str, Any], path: str) -> bool:
 
 def bind_cores(args: Mapping[str, Any]) -> None:
     """Give each tensor-parallel rank on a machine without CUDA its cores, as SGLang asks where there are more
-    ranks than NUMA nodes. ``SGLANG_CPU_OMP_THREADS_BIND`` of the user's own wins.
+    ranks than NUMA nodes; else it gives each a node. ``SGLANG_CPU_OMP_THREADS_BIND`` of the user's own wins.
     """
     ranks = args.get("tp_size") or 1
-    if ranks > 1:
+    if ranks > max(len(list(_NODES.glob("node[0-9]*"))), 1):
         cores = sorted(os.sched_getaffinity(0))
-        of_each = [cores[rank::ranks] or [cores[rank % len(cores)]] for rank in range(ranks)]
+        ends = [len(cores) * rank // ranks for rank in range(ranks + 1)]
+        of_each = [cores[a:b] or [cores[a]] for a, b in pairwise(ends)]
         bound = "|".join(",".join(map(str, some)) for some in of_each)
         os.environ.setdefault("SGLANG_CPU_OMP_THREADS_BIND", bound)

@@ -33,8 +33,12 @@ class LeadersClock:
     """The first rank's time at the begin of a step, in seconds; the same in all ranks.
 
     A step has a time where it has a message, which costs nothing more, and where something runs or is held
-    and a session has shown itself lately: a second broadcast of some bytes. An engine without sessions pays
-    nothing.
+    and a session has shown itself lately: a second broadcast of some bytes. An engine without sessions has
+    none of these.
+
+    With the time goes a checksum of the first rank's decisions. It is compared after the fact: a rank that
+    has evicted otherwise ends before it runs another pass, one that has admitted otherwise has launched that
+    pass already, and may wait in its collective operations until SGLang's watchdog ends it.
 
     Args:
         local: this process's clock; read by the first rank only.
