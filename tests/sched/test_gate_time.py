@@ -80,17 +80,18 @@ def test_without_overlap_it_begins_at_its_launch(gate: Gate, clock: Clock) -> No
 
 
 @pytest.mark.parametrize(
-    ("timed", "pace"),
+    ("launch", "between", "results", "known"),
     [
-        pytest.param([True, True, True], 0.020 / 512, id="every-step"),
-        pytest.param([False, True, True], None, id="not-when-it-was-launched"),
-        pytest.param([True, False, True], None, id="not-when-it-was-processed"),
+        pytest.param(True, [], True, True, id="every-step"),
+        pytest.param(True, [True], True, True, id="with-overlap"),
+        pytest.param(False, [True], True, False, id="no-time-at-its-launch"),
+        pytest.param(True, [False], True, False, id="no-time-when-it-ended"),
     ],
 )
-def test_with_several_ranks_a_pass_is_measured_between_steps_that_have_a_time(
-    timed: list[bool], pace: float | None
+def test_over_ranks_a_pass_is_measured_between_steps_that_have_a_time(
+    launch: bool, between: list[bool], results: bool, known: bool
 ) -> None:
-    """Its results are looked at when a step has a time; unless that is the very next one, they say nothing."""
+    """Its results are read when a step has a time; they say how long it took if that is the next step."""
     now = Clock()
     ranks = LeadersClock(now)
     gate = Gate(PassBudget(0.05, ranks), ranks)
@@ -100,15 +101,25 @@ def test_with_several_ranks_a_pass_is_measured_between_steps_that_have_a_time(
 
     step(True)
     now.now += 0.5
-    step(timed[0])
+    step(launch)
     gate.launched(batch(512))
-    now.now += 0.020
-    if timed[1]:
-        gate.processed(batch(512))
-    else:  # a step later, which has no time
-        step(False)
-        gate.processed(batch(512))
-        step(False)
-    step(timed[2])
-    assert gate._pace == (None if pace is None else pytest.approx(pace))
+    for has_time in between:
+        now.now += 0.010
+        step(has_time)
+    now.now += 0.010
+    gate.processed(batch(512))
+    step(results)
+    assert gate._pace == (pytest.approx(0.010 * (1 + len(between)) / 512) if known else None)
     assert not gate._in_flight and not gate._unread
+
+
+def test_over_ranks_what_is_admitted_is_part_of_the_checksum() -> None:
+    sums = set()
+    for rid, prefix, new in (("a", 0, 9), ("b", 0, 9), ("a", 1, 9), ("a", 0, 8)):
+        ranks = LeadersClock(Clock())
+        made = SimpleNamespace(reqs=[SimpleNamespace(rid=rid)], prefix_lens=[prefix], extend_lens=[new])
+        plan = SimpleNamespace(batch_to_run=made, running_batch=SimpleNamespace(reqs=[]))
+        Gate(PassBudget(0.05, ranks), ranks).agree(plan, held=False)
+        assert ranks.busy
+        sums.add(ranks.lead([object()])[-1].decided)
+    assert len(sums) == 4

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flashagents_runtime.scheduling.pins import PinnedLast, Pins, mark_used, mark_warm_only
+from flashagents_runtime.scheduling.ranks import LeadersClock
 
 
 @dataclass(eq=False)
@@ -173,3 +174,22 @@ def test_findings(pins: Pins) -> None:
 def test_a_pin_must_live(clock: Clock) -> None:
     with pytest.raises(ValueError, match="above 0"):
         Pins(0, clock)
+
+
+class Key(list[int]):
+    """Of a node, as SGLang's RadixKey."""
+
+    @property
+    def token_ids(self) -> list[int]:
+        return self
+
+
+def test_over_ranks_what_is_evicted_is_part_of_the_checksum() -> None:
+    sums = set()
+    for keys in ([Key([1, 2])], [Key([1, 3])], [Key([0, 1, 2])], [Key([1, 2])] * 2, []):
+        ranks = LeadersClock(Clock())
+        pins = Pins(10.0, ranks)
+        for key in keys:
+            pins.evicted(Node(1, Node(0, None), key=key))
+        sums.add(ranks.lead([object()])[-1].decided)
+    assert len(sums) == 5
